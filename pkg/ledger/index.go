@@ -131,15 +131,11 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 
 // markSuperseded sets the reruns of ended jobs of one month.
 func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []IndexEntry) error {
-	query := l.rerunsOf(tenantID, entries[len(entries)-1].JobID)
-	query.From = ListOrder(entries[0].JobID)
-	rows, err := rerunCodec.ScanAll(ctx, l.store, query)
-	if err != nil {
-		return fmt.Errorf("read the reruns of ended jobs: %w", err)
-	}
-	reruns, err := l.reruns(ctx, tenantID, rows)
+	reruns, few, err := l.rerunsBetween(ctx, tenantID, entries[0].JobID, entries[len(entries)-1].JobID, len(entries))
 	for i := range entries {
-		entries[i].SupersededBy = reruns[entries[i].JobID]
+		if entries[i].SupersededBy = reruns[entries[i].JobID]; err == nil && !few {
+			entries[i].SupersededBy, err = l.newestRerun(ctx, tenantID, entries[i].JobID)
+		}
 	}
 	return err
 }
@@ -178,12 +174,13 @@ func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]st
 	}
 	for _, group := range groups {
 		slices.SortFunc(group, func(i, j int) int { return strings.Compare(ListOrder(jobs[i].ID), ListOrder(jobs[j].ID)) })
-		reruns, err := l.rerunsBetween(ctx, jobs[group[0]], jobs[group[len(group)-1]])
+		first, last := jobs[group[0]], jobs[group[len(group)-1]]
+		reruns, few, err := l.rerunsBetween(ctx, first.TenantID, first.ID, last.ID, len(group))
 		if err != nil {
 			return nil, err
 		}
 		for _, i := range group {
-			if by[i] = reruns[jobs[i].ID]; by[i] != "" || reruns != nil && supersedable(jobs[i]) == jobs[i].ID {
+			if by[i] = reruns[jobs[i].ID]; by[i] != "" || few && supersedable(jobs[i]) == jobs[i].ID {
 				continue
 			}
 			if by[i], err = l.SupersededBy(ctx, jobs[i]); err != nil {
@@ -195,28 +192,32 @@ func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]st
 }
 
 // rerunsBetween returns [Ledger.reruns] of all jobs in a list from the first to the last, which are of
-// one tenant and month. It returns nil if they are one job, or have too many reruns.
-func (l *Ledger) rerunsBetween(ctx context.Context, first, last *statemachine.Job) (map[string]string, error) {
-	const most = 1000 // rows
-	if first == last {
-		return nil, nil
-	}
-	query := l.rerunsOf(first.TenantID, last.ID)
-	query.From, query.Limit = ListOrder(first.ID), most
-	page, err := l.page(ctx, query)
-	if err != nil {
-		return nil, fmt.Errorf("read the reruns of jobs: %w", err)
-	}
-	if page.Next != "" {
-		return nil, nil
-	}
-	rows := make([]rerunRow, len(page.Rows))
-	for i := range page.Rows {
-		if err := rerunCodec.Decode(&page.Rows[i], &rows[i]); err != nil {
-			return nil, fmt.Errorf("read the reruns of jobs: %w", err)
+// one tenant and month. It returns nothing, and false, if these have many more reruns than the jobs
+// that the caller asks for: then it is cheaper to read those of each.
+func (l *Ledger) rerunsBetween(ctx context.Context, tenantID, first, last string, asked int) (map[string]string, bool, error) {
+	query := l.rerunsOf(tenantID, last)
+	query.From, query.Limit = ListOrder(first), 1000
+	var rows []rerunRow
+	for {
+		page, err := l.page(ctx, query)
+		if err != nil {
+			return nil, false, fmt.Errorf("read the reruns of jobs: %w", err)
+		}
+		for i := range page.Rows {
+			var row rerunRow
+			if err := rerunCodec.Decode(&page.Rows[i], &row); err != nil {
+				return nil, false, fmt.Errorf("read the reruns of jobs: %w", err)
+			}
+			rows = append(rows, row)
+		}
+		if query.Continue = page.Next; query.Continue == "" {
+			reruns, err := l.reruns(ctx, tenantID, rows)
+			return reruns, err == nil, err
+		}
+		if len(rows) >= 1000+2*asked {
+			return nil, false, nil
 		}
 	}
-	return l.reruns(ctx, first.TenantID, rows)
 }
 
 // standing returns the id of a listed rerun that was not cancelled. If it was, it returns

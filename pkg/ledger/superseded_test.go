@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -76,6 +77,31 @@ func TestRerun_TheLastOfAChainIsOpen(t *testing.T) {
 		if by, listed := b.supersededBy(t, job); by != want || listed != want {
 			t.Errorf("job %s is superseded by %q, listed %q, want %q", job, by, listed, want)
 		}
+	}
+}
+
+// If other jobs in the range of a page have many reruns, those of each entry are read instead.
+func TestIndex_DoesNotReadTheRerunsOfManyOtherJobs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	other := b.Submit(command("other"))
+	b.failFinal(t)
+	b.Submit(command("last"))
+	b.failFinal(t)
+	rerun := b.rerun(t, old, ledger.FromFailed)
+	for i := range 2000 {
+		b.Put(tablestore.Key{
+			Table: "luciusjobindex", Partition: "reruns:tenant_a:" + ledger.IDTime(other).Format("200601"), Row: fmt.Sprintf("%s:%04d", ledger.ListOrder(other), i),
+		}, tablestore.Properties{
+			{Name: "job_id", Value: tablestore.String("gone")}, {Name: "supersedes", Value: tablestore.String("gone")}, {Name: "cancelled", Value: tablestore.Bool(false)},
+		})
+	}
+	entries, _, err := b.Index(t.Context(), ledger.IndexQuery{
+		TenantID: "tenant_a", Month: ledger.IDTime(old), State: statemachine.JobFailedFinal, Reruns: true, Limit: 10,
+	})
+	if err != nil || len(entries) != 3 || entries[2].JobID != old || entries[2].SupersededBy != rerun.ID || entries[0].SupersededBy != "" {
+		t.Errorf("the entries are %+v, %v", entries, err)
 	}
 }
 
