@@ -34,6 +34,10 @@ type Rerun struct {
 	Current bool
 }
 
+// editsProtocol stands for the protocol among the pointers of what a rerun corrects. It is no member
+// of a command.
+const editsProtocol = "/protocol"
+
 // maxRerunEdits is the size of the list of pointers that a job keeps, in bytes.
 const maxRerunEdits = 1 << 10
 
@@ -58,8 +62,7 @@ func (s *Service) Rerun(ctx context.Context, r Rerun) (ledger.Accepted, error) {
 // RerunPlan is what a rerun does.
 type RerunPlan struct {
 	ledger.RerunPlan
-	// Changes are the differences between the commands of the old and the new job. They end where the
-	// list of pointers that a job keeps does.
+	// Changes are the differences that the new job keeps as its RerunEdits, but for the protocol.
 	Changes []Change
 	// Existing is the job that the same rerun made before, empty if there is none.
 	Existing string
@@ -88,8 +91,10 @@ func (s *Service) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err e
 	if err != nil {
 		return plan, err
 	}
-	for _, pointer := range kept(changed(before, after, "", nil)) {
-		plan.Changes = append(plan.Changes, Change{pointer, valueAt(before, pointer), valueAt(after, pointer)})
+	for _, pointer := range plan.Command.Job.RerunEdits {
+		if pointer != editsProtocol {
+			plan.Changes = append(plan.Changes, Change{pointer, valueAt(before, pointer), valueAt(after, pointer)})
+		}
 	}
 	existing, _, err := s.cfg.Ledger.Replay(ctx, *plan.Command)
 	plan.Existing = existing.Job.ID
@@ -266,7 +271,8 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 	return nil
 }
 
-// edits returns the pointers of what differs between the command of the old job and the edited one.
+// edits returns the pointers of what differs between the command of the old job and the edited one, as
+// many as a job keeps.
 func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error) {
 	was, err := commandTree(&before.Job, before.Payload)
 	if err != nil {
@@ -280,18 +286,13 @@ func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error)
 	}
 	pointers := changed(was, is, "", nil)
 	if r.Current {
-		pointers = append(pointers, "/protocol")
+		pointers = append(pointers, editsProtocol)
 	}
-	return kept(pointers), nil
-}
-
-// kept returns the first of the pointers, as many as a job keeps.
-func kept(pointers []string) []string {
 	size := 0
 	return slices.DeleteFunc(pointers, func(pointer string) bool {
 		size += len(pointer) + 1
 		return size > maxRerunEdits
-	})
+	}), nil
 }
 
 // object returns the JSON object of the members, whose texts it keeps.
@@ -364,15 +365,16 @@ func changed(was, is any, pointer jsontext.Pointer, pointers []string) []string 
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		at := pointer.AppendToken(name)
-		if strings.ContainsFunc(name, unicode.IsControl) {
-			at = pointer // The list has a line for each.
-		}
 		_, had := before[name]
 		_, has := after[name]
-		if had && has {
+		switch at := pointer.AppendToken(name); {
+		case strings.ContainsFunc(name, unicode.IsControl): // The list has a line for each pointer, so it has the parent's.
+			if !reflect.DeepEqual(before[name], after[name]) || had != has {
+				pointers = append(pointers, string(pointer))
+			}
+		case had && has:
 			pointers = changed(before[name], after[name], at, pointers)
-		} else {
+		default:
 			pointers = append(pointers, string(at))
 		}
 	}

@@ -100,6 +100,19 @@ func pointersOf(changes []commands.Change) string {
 	return strings.Join(pointers, " ")
 }
 
+// A pointer with a control character would break the list of pointers, which has a line for each: the
+// object that has the member stands for it.
+func TestPlanRerun_NamesTheParentOfAMemberThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest(`"n":1.50`, `"n":1.50,"x":5,"a\nb":{"x":1},"c\nd":1`))
+	plan, err := b.PlanRerun(t.Context(), from(old, commands.Rerun{PayloadPatch: json.RawMessage(`{"a\nb":{"x":2}}`)}))
+	musttest.NoError(t, err)
+	if got := pointersOf(plan.Changes); got != "/payload" || !strings.Contains(string(plan.Changes[0].Is), `"a\nb":{"x":2}`) {
+		t.Errorf("the changes are %s: %s", got, plan.Changes)
+	}
+}
+
 func TestPlanRerun_TellsWhatWouldRunWithWhat(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 0)
