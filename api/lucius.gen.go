@@ -4357,7 +4357,7 @@ type RetryRequest struct {
 	// Example: doc.ingest
 	RequestType *string `json:"request_type,omitempty"`
 
-	// Service Only jobs that failed at a step of this service.
+	// Service Only jobs whose failed or last step is of this service.
 	//
 	// Example: ocr
 	Service *string `json:"service,omitempty"`
@@ -4370,7 +4370,7 @@ type RetryRequest struct {
 	// Example: SUCCEEDED
 	State RetryRequestState `json:"state,omitempty,omitzero"`
 
-	// StepType Only jobs that failed at a step of this type.
+	// StepType Only jobs whose failed or last step is of this type.
 	//
 	// Example: OCR
 	StepType *string `json:"step_type,omitempty"`

@@ -83,7 +83,7 @@ func (t *tool) retry() *cobra.Command {
 	})
 	r.bulk.register(t, cmd)
 	r.registerFailed(cmd)
-	r.edits.register(cmd, "default failed, and start for jobs that succeeded")
+	r.edits.register(cmd, "default failed, and start with --state SUCCEEDED")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
 	cmd.Flags().StringVar(&r.after, "after", "",
 		"only jobs that follow those of this operation, which had the same filters and was truncated")
@@ -125,20 +125,22 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out
 // the times of acceptance: one of them may be given as an age.
 func repeats(op *api.Operation, request *api.RetryRequest) bool {
-	filter, wanted := op.Filter, api.OperationFilter{
+	describe := func(
+		filter api.OperationFilter, start string, patch json.RawMessage, protocol api.RerunProtocol, callbacks api.RerunCallbacks,
+	) string {
+		filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
+		var merged any
+		_ = json.Unmarshal(patch, &merged) // It is JSON, or empty.
+		text, _ := json.Marshal([]any{filter, start, merged, protocol, callbacks})
+		return string(text)
+	}
+	wanted := api.OperationFilter{
 		TenantID: value(request.TenantID), DocID: value(request.DocID), Tags: request.Tags, RequestType: value(request.RequestType),
 		State: api.JobState(request.State), Service: value(request.Service), StepType: value(request.StepType),
 		ErrorCode: value(request.ErrorCode), FailedAfter: request.FailedAfter, FailedBefore: request.FailedBefore,
 	}
-	filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
-	start, begin := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart))), cmp.Or(op.FromStep, string(op.From))
-	is, _ := json.Marshal([]any{filter, begin, canonical(op.PayloadPatch), op.Protocol, op.Callbacks}) // All of them encode.
-	was, _ := json.Marshal([]any{wanted, start, canonical(request.PayloadPatch), request.Protocol, request.Callbacks})
-	return !op.Named && string(is) == string(was)
-}
-
-// canonical returns the value of a JSON text, nil if it is empty.
-func canonical(text json.RawMessage) (tree any) {
-	_ = json.Unmarshal(text, &tree) // It is JSON, or empty.
-	return tree
+	start := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart)))
+	return !op.Named &&
+		describe(op.Filter, cmp.Or(op.FromStep, string(op.From)), op.PayloadPatch, op.Protocol, op.Callbacks) ==
+			describe(wanted, start, request.PayloadPatch, request.Protocol, request.Callbacks)
 }

@@ -49,15 +49,15 @@ type BulkConfig struct {
 //	                                       ▲
 //	           Bulk: due entry, lease ─────┘ each second
 //	             │
-//	             └─ item by item, at rate_per_second ──► ledger.Rerun or Change
+//	             └─ item by item, at rate_per_second ──► commands.Rerun or ledger.Change
 //	                    outcome ──► item, then the sum ──► HEAD
 //
 // One process at a time works on an operation: it takes a lease by moving the entry to the
 // lease's end, under the HEAD's ETag. The items alone say what is left to do; their outcomes
 // are written before the HEAD's sum. A worker never retries a failed write: it stops working on
 // the operation, and the next one starts again from the rows. That is safe because
-// [ledger.Ledger.Rerun] makes one job for each job and starting point, however often it is
-// called, and because the history of a changed job, or of a rerun, names the operation as its
+// [commands.Service.Rerun] makes one job for each job, starting point and set of corrections,
+// however often it is called, and because the history of a changed job, or of a rerun, names the operation as its
 // request id. So an operation recognises its own work after a crash, and does not pause a job
 // again that was resumed in the meantime.
 //

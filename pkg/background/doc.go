@@ -5,7 +5,7 @@
 //	Loop ──▶ Sweeper     due timers       ──▶ ledger.Fire
 //	     ──▶ Retention   ended jobs       ──▶ ledger.Purge
 //	     ──▶ Reconciler  all live jobs    ──▶ ledger.Inspect
-//	     ──▶ Bulk        operations       ──▶ ledger.Rerun, ledger.Change
+//	     ──▶ Bulk        operations       ──▶ commands.Rerun, ledger.Change
 //	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
 //	     ──▶ Watcher     changed files    ──▶ Files.Look
 //

@@ -59,8 +59,8 @@ const (
 
 // Edits say what the reruns of a retry do, see [commands.Rerun].
 type Edits struct {
-	// From is where they start. Optional. Defaults to the first step for jobs that succeeded, else to
-	// the failed step.
+	// From is where they start. Optional. Defaults to the first step if the filter selects jobs that
+	// succeeded, else to the failed step.
 	From         ledger.RerunFrom `json:"from,omitempty"`
 	FromStep     string           `json:"from_step,omitempty"`
 	PayloadPatch json.RawMessage  `json:"payload_patch,omitempty"`
@@ -107,7 +107,6 @@ type BulkRequest struct {
 // complete sets the defaults and removes repeated JobIDs. The error names the first invalid
 // field.
 func (r *BulkRequest) complete() error {
-	given := r.From
 	for _, bound := range []*time.Time{&r.Filter.CreatedAfter, &r.Filter.CreatedBefore, &r.Filter.FailedAfter, &r.Filter.FailedBefore} {
 		*bound = bound.UTC().Truncate(time.Millisecond) // As answers show it.
 	}
@@ -117,9 +116,10 @@ func (r *BulkRequest) complete() error {
 		if filters.State = ""; len(r.JobIDs) == 0 {
 			r.Filter.State = cmp.Or(r.Filter.State, statemachine.JobFailedFinal)
 		}
-		if r.From = cmp.Or(r.From, ledger.FromFailed); r.repeats() && r.FromStep == "" && given == "" {
+		if r.From == "" && r.FromStep == "" && r.repeats() {
 			r.From = ledger.FromStart
 		}
+		r.From = cmp.Or(r.From, ledger.FromFailed)
 	}
 	r.Limit = cmp.Or(r.Limit, MaxBulkJobs)
 	if r.RatePerSecond == 0 {
@@ -172,7 +172,7 @@ func (r *BulkRequest) checkRetry() error {
 		return invalidRequest("/created_before", "is required for jobs that succeeded, and must not be in the future: "+
 			"a repeat with the same time leaves out the reruns of this operation")
 	case f.State != statemachine.JobFailedFinal && f.ErrorCode != "":
-		return invalidRequest("/error_code", "selects jobs that failed, and state others")
+		return invalidRequest("/error_code", "must not be given for jobs in this state: only failed ones have a code")
 	case f.State != statemachine.JobFailedFinal && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()):
 		return invalidRequest("/state", "must be FAILED_FINAL with failed_after and failed_before")
 	case len(r.PayloadPatch) > MaxBulkPatch:
@@ -182,7 +182,7 @@ func (r *BulkRequest) checkRetry() error {
 	return rerun.Check()
 }
 
-// begin returns the filter of a walk over the jobs of the request.
+// begin returns the filter of the request, with the place where its jobs begin.
 func (s *Operations) begin(ctx context.Context, r *BulkRequest) (search.Filter, error) {
 	filter := r.Filter
 	if r.After == "" {

@@ -3531,12 +3531,12 @@ export interface components {
              */
             tags?: components["schemas"]["Tags"];
             /**
-             * @description Only jobs that failed at a step of this service.
+             * @description Only jobs whose failed or last step is of this service.
              * @example ocr
              */
             service?: string;
             /**
-             * @description Only jobs that failed at a step of this type.
+             * @description Only jobs whose failed or last step is of this type.
              * @example OCR
              */
             step_type?: string;
