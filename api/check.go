@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -117,6 +118,54 @@ func (c *ControlRequest) Check() []apierror.Violation {
 	var v violations
 	v.reason(c.Reason, 0)
 	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *RescheduleRequest) Check() []apierror.Violation {
+	var v violations
+	if c.NotBefore.IsZero() && c.DelaySeconds == nil && c.NotAfter.IsZero() && !c.NeverExpires {
+		v.add("", "must name not_before, delay_seconds, not_after or never_expires")
+	}
+	if c.DelaySeconds != nil {
+		v.atLeast("/delay_seconds", float64(*c.DelaySeconds), 0)
+		v.number("/delay_seconds", float64(*c.DelaySeconds), int(statemachine.MaxAhead.Seconds()))
+		if !c.NotBefore.IsZero() {
+			v.add("/delay_seconds", "must not be set if not_before is")
+		}
+	}
+	if c.NeverExpires && !c.NotAfter.IsZero() {
+		v.add("/never_expires", "must not be set if not_after is")
+	}
+	latest := time.Now().Add(statemachine.MaxAhead)
+	if c.NotBefore.After(latest) {
+		v.add("/not_before", "must be at most 366 days ahead")
+	}
+	if c.NotAfter.After(latest) {
+		v.add("/not_after", "must be at most 366 days ahead")
+	}
+	v.reason(c.Reason, 0)
+	return v
+}
+
+// Dates returns the job's new dates: nil for one that stays, and the zero time for one that is removed.
+func (c *RescheduleRequest) Dates(now time.Time) (notBefore, notAfter *time.Time) {
+	set := func(at time.Time) *time.Time {
+		at = at.UTC().Truncate(time.Millisecond)
+		return &at
+	}
+	if !c.NotBefore.IsZero() {
+		notBefore = set(c.NotBefore.Time)
+	}
+	if c.DelaySeconds != nil {
+		notBefore = set(now.Add(time.Duration(*c.DelaySeconds) * time.Second))
+	}
+	if !c.NotAfter.IsZero() {
+		notAfter = set(c.NotAfter.Time)
+	}
+	if c.NeverExpires {
+		notAfter = &time.Time{}
+	}
+	return notBefore, notAfter
 }
 
 // Check returns what is wrong with the request by itself.

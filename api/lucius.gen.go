@@ -757,6 +757,7 @@ const (
 	WaitingReasonPublishing  WaitingReason = "publishing"
 	WaitingReasonQueued      WaitingReason = "queued"
 	WaitingReasonRunning     WaitingReason = "running"
+	WaitingReasonScheduled   WaitingReason = "scheduled"
 	WaitingReasonScopePaused WaitingReason = "scope_paused"
 	WaitingReasonSilent      WaitingReason = "silent"
 )
@@ -783,6 +784,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonQueued:
 		return true
 	case WaitingReasonRunning:
+		return true
+	case WaitingReasonScheduled:
 		return true
 	case WaitingReasonScopePaused:
 		return true
@@ -1547,6 +1550,11 @@ type Command struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
+	// DelaySeconds Sets `not_before` to so many seconds from now. A command has one of the two.
+	//
+	// Example: 900
+	DelaySeconds int64 `json:"delay_seconds,omitempty,omitzero"`
+
 	// DocID The document; required with mode BURST. The jobs of a document are found by it.
 	//
 	//
@@ -1574,6 +1582,22 @@ type Command struct {
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode,omitempty,omitzero"`
+
+	// NotAfter A job that no worker has started by this time ends as FAILED_FINAL, with the code
+	// `expired`. It must be later than now and than `not_before` (422 `not_after_passed`), and at
+	// most 366 days ahead. Neither date is part of the idempotency hash: a repeated command
+	// keeps its first dates.
+	//
+	//
+	// Example: 2026-01-28T06:00:00.000Z
+	NotAfter Time `json:"not_after,omitempty,omitzero"`
+
+	// NotBefore The job does not begin before this time, at most 366 days ahead. A time that has passed
+	// means now.
+	//
+	//
+	// Example: 2026-01-28T02:00:00.000Z
+	NotBefore Time `json:"not_before,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -2425,7 +2449,7 @@ type Job struct {
 
 	// ErrorCode Why the job failed: the platform's code as given, or one of Lucius'
 	// own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-	// `step_timeout`, `cancelled`.
+	// `step_timeout`, `expired`, `cancelled`.
 	//
 	//
 	// Example: ack_timeout
@@ -2472,6 +2496,16 @@ type Job struct {
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode"`
+
+	// NotAfter When the job expires unless a worker has started it; absent if it does not.
+	//
+	// Example: 2026-01-28T06:00:00.000Z
+	NotAfter Time `json:"not_after,omitempty,omitzero"`
+
+	// NotBefore When the job may begin; absent if it may at once.
+	//
+	// Example: 2026-01-28T02:00:00.000Z
+	NotBefore Time `json:"not_before,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -4141,6 +4175,35 @@ type RerunRequest struct {
 	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
 }
 
+// RescheduleRequest The dates to change. A request names at least one.
+type RescheduleRequest struct {
+	// DelaySeconds Sets `not_before` to so many seconds from now; 0 begins the job.
+	//
+	// Example: 900
+	DelaySeconds *int64 `json:"delay_seconds,omitempty"`
+
+	// NeverExpires Removes `not_after`.
+	//
+	// Example: false
+	NeverExpires bool `json:"never_expires,omitempty,omitzero"`
+
+	// NotAfter The job expires unless a worker has started it by this time, at most 366 days ahead.
+	//
+	//
+	// Example: 2026-01-28T06:00:00.000Z
+	NotAfter Time `json:"not_after,omitempty,omitzero"`
+
+	// NotBefore The job does not begin before this time, at most 366 days ahead.
+	//
+	// Example: 2026-01-28T02:00:00.000Z
+	NotBefore Time `json:"not_before,omitempty,omitzero"`
+
+	// Reason For the history.
+	//
+	// Example: The source is complete tomorrow.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
 // ResolvedStep A step that was done by hand.
 type ResolvedStep struct {
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
@@ -4965,6 +5028,7 @@ type Waiting struct {
 	// first thing that must end before the job can continue.
 	//
 	// - job_paused: the job is PAUSED; resume it.
+	// - scheduled: the job is QUEUED until its `not_before`.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
 	// - circuit_open: the step's topic, or the whole bus, is unavailable.
 	// - publishing: the directive is about to be published, usually within a second.
@@ -5000,6 +5064,7 @@ type Waiting struct {
 // first thing that must end before the job can continue.
 //
 //   - job_paused: the job is PAUSED; resume it.
+//   - scheduled: the job is QUEUED until its `not_before`.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
 //   - circuit_open: the step's topic, or the whole bus, is unavailable.
 //   - publishing: the directive is about to be published, usually within a second.
@@ -6168,6 +6233,9 @@ type PauseJobJSONRequestBody = ControlRequest
 // RerunJobJSONRequestBody defines body for RerunJob for application/json ContentType.
 type RerunJobJSONRequestBody = RerunRequest
 
+// RescheduleJobJSONRequestBody defines body for RescheduleJob for application/json ContentType.
+type RescheduleJobJSONRequestBody = RescheduleRequest
+
 // ResumeJobJSONRequestBody defines body for ResumeJob for application/json ContentType.
 type ResumeJobJSONRequestBody = ControlRequest
 
@@ -7018,6 +7086,30 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
 	RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RescheduleJobWithBody Change the dates of a job that has not begun
+	//
+	// Sets when the job may begin and when it expires. A date that the request does not name
+	// stays. Only a job that waits for its date, or was paused before it began, has dates to
+	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+	// earlier begins at once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+	RescheduleJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RescheduleJob Change the dates of a job that has not begun
+	//
+	// Sets when the job may begin and when it expires. A date that the request does not name
+	// stays. Only a job that waits for its date, or was paused before it began, has dates to
+	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+	// earlier begins at once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+	RescheduleJob(ctx context.Context, jobID JobID, body RescheduleJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ResumeJobWithBody Resume a paused job
 	//
@@ -8681,6 +8773,50 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 // Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
 func (c *Client) RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRerunJobRequest(c.Server, jobID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RescheduleJobWithBody Change the dates of a job that has not begun
+//
+// Sets when the job may begin and when it expires. A date that the request does not name
+// stays. Only a job that waits for its date, or was paused before it began, has dates to
+// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+// earlier begins at once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+func (c *Client) RescheduleJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRescheduleJobRequestWithBody(c.Server, jobID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RescheduleJob Change the dates of a job that has not begun
+//
+// Sets when the job may begin and when it expires. A date that the request does not name
+// stays. Only a job that waits for its date, or was paused before it began, has dates to
+// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+// earlier begins at once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+func (c *Client) RescheduleJob(ctx context.Context, jobID JobID, body RescheduleJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRescheduleJobRequest(c.Server, jobID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -11924,6 +12060,53 @@ func NewRerunJobRequestWithBody(server string, jobID JobID, contentType string, 
 	return req, nil
 }
 
+// NewRescheduleJobRequest calls the generic RescheduleJob builder with application/json body
+func NewRescheduleJobRequest(server string, jobID JobID, body RescheduleJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRescheduleJobRequestWithBody(server, jobID, "application/json", bodyReader)
+}
+
+// NewRescheduleJobRequestWithBody constructs an http.Request for the RescheduleJob method, with any body, and a specified content type
+func NewRescheduleJobRequestWithBody(server string, jobID JobID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s:reschedule", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewResumeJobRequest calls the generic ResumeJob builder with application/json body
 func NewResumeJobRequest(server string, jobID JobID, body ResumeJobJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -13316,6 +13499,30 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
 	RerunJobWithResponse(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*RerunJobResponse, error)
+
+	// RescheduleJobWithBodyWithResponse Change the dates of a job that has not begun
+	//
+	// Sets when the job may begin and when it expires. A date that the request does not name
+	// stays. Only a job that waits for its date, or was paused before it began, has dates to
+	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+	// earlier begins at once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+	RescheduleJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleJobResponse, error)
+
+	// RescheduleJobWithResponse Change the dates of a job that has not begun
+	//
+	// Sets when the job may begin and when it expires. A date that the request does not name
+	// stays. Only a job that waits for its date, or was paused before it began, has dates to
+	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+	// earlier begins at once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+	RescheduleJobWithResponse(ctx context.Context, jobID JobID, body RescheduleJobJSONRequestBody, reqEditors ...RequestEditorFn) (*RescheduleJobResponse, error)
 
 	// ResumeJobWithBodyWithResponse Resume a paused job
 	//
@@ -16360,6 +16567,74 @@ func (r RerunJobResponse) StatusCode() int {
 	return 0
 }
 
+// RescheduleJobResponse401Headers the declared response headers of an HTTP 401 response for RescheduleJob
+type RescheduleJobResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// RescheduleJobResponse429Headers the declared response headers of an HTTP 429 response for RescheduleJob
+type RescheduleJobResponse429Headers struct {
+	RetryAfter int32
+}
+
+// RescheduleJobResponse503Headers the declared response headers of an HTTP 503 response for RescheduleJob
+type RescheduleJobResponse503Headers struct {
+	RetryAfter int32
+}
+
+type RescheduleJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ControlRepeated
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ControlApplied
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *RescheduleJobResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *RescheduleJobResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *RescheduleJobResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r RescheduleJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RescheduleJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ResumeJobResponse401Headers the declared response headers of an HTTP 401 response for ResumeJob
 type ResumeJobResponse401Headers struct {
 	WWWAuthenticate string
@@ -18344,6 +18619,42 @@ func (c *ClientWithResponses) RerunJobWithResponse(ctx context.Context, jobID Jo
 		return nil, err
 	}
 	return ParseRerunJobResponse(rsp)
+}
+
+// RescheduleJobWithBodyWithResponse Change the dates of a job that has not begun
+//
+// Sets when the job may begin and when it expires. A date that the request does not name
+// stays. Only a job that waits for its date, or was paused before it began, has dates to
+// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+// earlier begins at once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+func (c *ClientWithResponses) RescheduleJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescheduleJobResponse, error) {
+	rsp, err := c.RescheduleJobWithBody(ctx, jobID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRescheduleJobResponse(rsp)
+}
+
+// RescheduleJobWithResponse Change the dates of a job that has not begun
+//
+// Sets when the job may begin and when it expires. A date that the request does not name
+// stays. Only a job that waits for its date, or was paused before it began, has dates to
+// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+// earlier begins at once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:reschedule (the `RescheduleJob` operationId).
+func (c *ClientWithResponses) RescheduleJobWithResponse(ctx context.Context, jobID JobID, body RescheduleJobJSONRequestBody, reqEditors ...RequestEditorFn) (*RescheduleJobResponse, error) {
+	rsp, err := c.RescheduleJob(ctx, jobID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRescheduleJobResponse(rsp)
 }
 
 // ResumeJobWithBodyWithResponse Resume a paused job
@@ -24012,6 +24323,149 @@ func ParseRerunJobResponse(rsp *http.Response) (*RerunJobResponse, error) {
 	return response, nil
 }
 
+// ParseRescheduleJobResponse parses an HTTP response from a RescheduleJobWithResponse call
+func ParseRescheduleJobResponse(rsp *http.Response) (*RescheduleJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RescheduleJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ControlRepeated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ControlApplied
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers RescheduleJobResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers RescheduleJobResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers RescheduleJobResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseResumeJobResponse parses an HTTP response from a ResumeJobWithResponse call
 func ParseResumeJobResponse(rsp *http.Response) (*ResumeJobResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -25603,6 +26057,9 @@ type ServerInterface interface {
 	// RerunJob Rerun a job
 	// (POST /v1/jobs/{jobId}:rerun)
 	RerunJob(w http.ResponseWriter, r *http.Request, jobID JobID)
+	// RescheduleJob Change the dates of a job that has not begun
+	// (POST /v1/jobs/{jobId}:reschedule)
+	RescheduleJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ResumeJob Resume a paused job
 	// (POST /v1/jobs/{jobId}:resume)
 	ResumeJob(w http.ResponseWriter, r *http.Request, jobID JobID)
@@ -27625,6 +28082,32 @@ func (siw *ServerInterfaceWrapper) RerunJob(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// RescheduleJob operation middleware
+func (siw *ServerInterfaceWrapper) RescheduleJob(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RescheduleJob(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ResumeJob operation middleware
 func (siw *ServerInterfaceWrapper) ResumeJob(w http.ResponseWriter, r *http.Request) {
 
@@ -28098,6 +28581,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:cancel", wrapper.CancelJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:pause", wrapper.PauseJob).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:reschedule", wrapper.RescheduleJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:resume", wrapper.ResumeJob).Methods(http.MethodPost)
 

@@ -15,6 +15,7 @@ const (
 	RefInvalid               Code = "ref_invalid"                // a reference has no URI, or one that is not allowed
 	SchemaVersionUnsupported Code = "schema_version_unsupported" // the protocol does not name the schema_version
 	IdempotencyMismatch      Code = "idempotency_mismatch"       // the idempotency key was used for another command
+	NotAfterPassed           Code = "not_after_passed"           // not_after is not later than now and than not_before
 	UnsupportedMediaType     Code = "unsupported_media_type"     // the body is not declared as application/json
 	MethodNotAllowed         Code = "method_not_allowed"         // the path exists, but not with this method
 	// TooLarge: the body, a part of it, or the directive that it would make,
@@ -90,6 +91,7 @@ var definitions = []definition{
 	{RefInvalid, http.StatusUnprocessableEntity, "A reference is not valid"},
 	{SchemaVersionUnsupported, http.StatusUnprocessableEntity, "The schema version is not supported"},
 	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key belongs to another command"},
+	{NotAfterPassed, http.StatusUnprocessableEntity, "The job would expire before it may begin"},
 	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},
 	{Internal, http.StatusInternalServerError, "Internal error"},

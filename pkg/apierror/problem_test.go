@@ -29,6 +29,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"conflict":                   http.StatusConflict,
 		"illegal_transition":         http.StatusConflict,
 		"nothing_to_run":             http.StatusConflict,
+		"not_after_passed":           http.StatusUnprocessableEntity,
 		"stale_attempt":              http.StatusConflict,
 		"contradictory_result":       http.StatusConflict,
 		"rev_conflict":               http.StatusConflict,

@@ -24,6 +24,9 @@ type SweeperLedger interface {
 type SweeperConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger SweeperLedger
+	// Kind is [ledger.Timer], or [ledger.Date] for jobs that have not begun: a sweeper of its own, so
+	// that a million due dates do not delay a lease. Optional. Defaults to Timer.
+	Kind ledger.Kind
 	// Page is the most entries that are read at once. Optional. Defaults to 256.
 	Page int
 	// Parallel is how many entries are fired concurrently. Optional. Defaults to 16.
@@ -84,6 +87,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("sweeper: Ledger is required")
 	}
+	cfg.Kind = cmp.Or(cfg.Kind, ledger.Timer)
 	cfg.Page = cmp.Or(cfg.Page, 256)
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	if cfg.Page < 0 || cfg.Parallel < 0 {
@@ -94,13 +98,17 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 		cfg.Observe = func(SweeperPass) {}
 	}
 	return &Sweeper{cfg: cfg, outage: time.Now(), walk: ledger.Walker{
-		Schedule: cfg.Ledger, Kind: ledger.Timer, Page: cfg.Page, Parallel: cfg.Parallel, Random: cfg.Random,
+		Schedule: cfg.Ledger, Kind: cfg.Kind, Page: cfg.Page, Parallel: cfg.Parallel, Random: cfg.Random,
 	}}, nil
 }
 
 // Loop returns the loop that sweeps.
 func (s *Sweeper) Loop() Loop {
-	return Loop{Name: "sweeper", Resumed: func(now time.Time) { s.outage = now }, Pass: func(ctx context.Context) error {
+	name := "sweeper"
+	if s.cfg.Kind == ledger.Date {
+		name = "dates"
+	}
+	return Loop{Name: name, Resumed: func(now time.Time) { s.outage = now }, Pass: func(ctx context.Context) error {
 		_, err := s.RunOnce(ctx)
 		return err
 	}}

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -59,10 +60,12 @@ type Command struct {
 	// Traceparent comes from the body, else from the traceparent header.
 	Traceparent  string
 	CallbackURLs []string
-	InputRef     json.RawMessage
-	OutputRef    json.RawMessage
-	WorkspaceRef json.RawMessage
-	Payload      json.RawMessage
+	// NotBefore and NotAfter are the job's dates, see [statemachine.Job].
+	NotBefore, NotAfter time.Time
+	InputRef            json.RawMessage
+	OutputRef           json.RawMessage
+	WorkspaceRef        json.RawMessage
+	Payload             json.RawMessage
 	// PayloadTree is the parsed payload, for JSON Schemas. It must not be changed.
 	PayloadTree map[string]any
 	// Hash is the SHA-256, in hex, of the canonical form of exactly tenant_id,

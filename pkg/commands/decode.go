@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -57,7 +58,7 @@ var hashed = []string{"tenant_id", "request_type", "input_ref", "output_ref", "p
 var known = map[string]bool{
 	"tenant_id": true, "request_type": true, "schema_version": true, "input_ref": true, "output_ref": true, "payload": true,
 	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true,
-	"correlation_id": true, "traceparent": true,
+	"correlation_id": true, "traceparent": true, "not_before": true, "not_after": true, "delay_seconds": true,
 }
 
 // decoder collects the fields of one command and the violations among them.
@@ -87,6 +88,7 @@ func (d *decoder) command(headers Headers) *Command {
 		CorrelationID: d.text("correlation_id", MaxCorrelationID, optional),
 		Traceparent:   d.traceparent(headers.Traceparent),
 	}
+	c.NotBefore, c.NotAfter = d.dates(time.Now())
 	c.Payload, c.PayloadTree = d.payload()
 	c.IdempotencyKey = d.idempotencyKey(headers.IdempotencyKey)
 	if c.Mode == statemachine.ModeBurst && d.fields["doc_id"] == nil {
@@ -322,6 +324,44 @@ func (d *decoder) callbackURLs() []string {
 		}
 	}
 	return urls
+}
+
+// dates reads when the job may begin and when it expires. A time that has passed is refused as the policy
+// refuses: the command may have been accepted before.
+func (d *decoder) dates(now time.Time) (notBefore, notAfter time.Time) {
+	notBefore, notAfter = d.date("not_before", now), d.date("not_after", now)
+	if value, ok := d.present("delay_seconds", optional); ok {
+		number, _ := value.(json.Number)
+		switch seconds, err := number.Int64(); {
+		case err != nil || seconds < 0 || seconds > int64(statemachine.MaxAhead/time.Second):
+			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to %d", int64(statemachine.MaxAhead/time.Second))
+		case d.fields["not_before"] != nil:
+			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is")
+		default:
+			notBefore = now.Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Millisecond)
+		}
+	}
+	if !notAfter.IsZero() && !(notAfter.After(now) && notAfter.After(notBefore)) {
+		d.forbid(apierror.NotAfterPassed, "/not_after", "must be later than now and than not_before")
+	}
+	return notBefore, notAfter
+}
+
+// date reads a time, the zero time if it is absent.
+func (d *decoder) date(name string, now time.Time) time.Time {
+	value, ok := d.present(name, optional)
+	if !ok {
+		return time.Time{}
+	}
+	text, _ := value.(string)
+	at, err := time.Parse(time.RFC3339, text)
+	switch {
+	case err != nil || at.IsZero():
+		d.fail(apierror.InvalidEnvelope, "/"+name, "must be a time in the form of RFC 3339, such as 2026-01-28T02:00:00Z")
+	case at.After(now.Add(statemachine.MaxAhead)):
+		d.fail(apierror.InvalidEnvelope, "/"+name, "must be at most 366 days ahead")
+	}
+	return at.UTC().Truncate(time.Millisecond)
 }
 
 // describe names the JSON type of a value.

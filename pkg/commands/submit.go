@@ -140,6 +140,7 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
 			CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
+			NotBefore: command.NotBefore, NotAfter: command.NotAfter,
 		},
 		Steps: steps, Payload: command.Payload, Actor: "client",
 	}, nil

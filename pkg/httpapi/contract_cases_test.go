@@ -58,10 +58,11 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 
 // special has the situations of single operations.
 var special = map[contracttest.Pair]situation{
-	{Operation: "cancelJob", Status: 200}: asking("POST /v1/jobs/$cancelled:cancel", ""),
-	{Operation: "pauseJob", Status: 200}:  asking("POST /v1/jobs/$paused:pause", ""),
-	{Operation: "resumeJob", Status: 200}: asking("POST /v1/jobs/$job:resume", ""),
-	{Operation: "rerunJob", Status: 200}:  asking("POST /v1/jobs/$failed:rerun", `{"payload_patch":{"language":"de"},"dry_run":true}`),
+	{Operation: "cancelJob", Status: 200}:     asking("POST /v1/jobs/$cancelled:cancel", ""),
+	{Operation: "pauseJob", Status: 200}:      asking("POST /v1/jobs/$paused:pause", ""),
+	{Operation: "resumeJob", Status: 200}:     asking("POST /v1/jobs/$job:resume", ""),
+	{Operation: "rescheduleJob", Status: 200}: asking("POST /v1/jobs/$parked:reschedule", `{"never_expires":true}`),
+	{Operation: "rerunJob", Status: 200}:      asking("POST /v1/jobs/$failed:rerun", `{"payload_patch":{"language":"de"},"dry_run":true}`),
 
 	{Operation: "getRoot", Status: 302}: func(*testing.T, *guarded) question { return question{target: "GET /", accept: "text/html"} },
 
@@ -84,6 +85,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "cancelJob", Status: 409}:         asking("POST /v1/jobs/$failed:cancel", ""),
 	{Operation: "pauseJob", Status: 409}:          asking("POST /v1/jobs/$failed:pause", ""),
 	{Operation: "resumeJob", Status: 409}:         asking("POST /v1/jobs/$failed:resume", ""),
+	{Operation: "rescheduleJob", Status: 409}:     asking("POST /v1/jobs/$job:reschedule", `{"delay_seconds":60}`),
 	{Operation: "rerunJob", Status: 409}:          asking("POST /v1/jobs/$job:rerun", ""),
 	{Operation: "replayWebhook", Status: 409}:     asking("POST /v1/admin/webhooks/$waiting:replay", ""),
 	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", operatorsBody("3", "x2")),
@@ -92,6 +94,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitCommand", Status: 422}:      asking("POST /v1/commands", strings.Replace(command, "language", "tongue", 1)),
 	{Operation: "orchestrate", Status: 422}:        asking("POST /v1/orchestrate", strings.Replace(command, "doc.ingest", "doc.eat", 1)),
 	{Operation: "callbackResult", Status: 422}:     asking("POST /v1/callbacks/result", callbackBody("$of", 1, `,"status":"SUCCEEDED","result_ref":{"url":"s3://out"}`)),
+	{Operation: "rescheduleJob", Status: 422}:      asking("POST /v1/jobs/$parked:reschedule", `{"not_after":"2026-01-01T00:00:00Z"}`),
 	{Operation: "rerunJob", Status: 422}:           asking("POST /v1/jobs/$failed:rerun", `{"payload":{}}`),
 	{Operation: "completeWork", Status: 422}:       asking("POST /v1/work/$running:complete", atRev(`,"result_ref":{"url":"s3://out"}`)),
 	{Operation: "createRetry", Status: 422}:        anotherOperation("retries"),

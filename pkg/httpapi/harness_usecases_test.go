@@ -234,6 +234,15 @@ func (h *harness) exhausted(t testing.TB) string {
 	return id + ".0"
 }
 
+// parked is a job that waits for its date.
+func (h *harness) parked(t testing.TB) string {
+	t.Helper()
+	h.commands++
+	body := strings.NewReplacer("{\"tenant_id\":\"t\"",
+		fmt.Sprintf(`{"idempotency_key":"k%d","delay_seconds":3600,"tenant_id":%q`, h.commands, h.tenant)).Replace(command)
+	return decoded[api.CommandAccepted](t, h.given(t, "POST /v1/commands", body)).JobID
+}
+
 // retrying is a bulk retry of the tenant's jobs.
 func (h *harness) retrying(t testing.TB) string {
 	t.Helper()
@@ -253,6 +262,7 @@ var objects = []struct {
 }{
 	{"$cancelled", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") }},
 	{"$paused", func(t testing.TB, h *harness) string { return h.controlled(t, ":pause") }},
+	{"$parked", func(t testing.TB, h *harness) string { return h.parked(t) }},
 	{"$failed", func(t testing.TB, h *harness) string { return h.failed(t) }},
 	{"$job", func(t testing.TB, h *harness) string { return h.submitted(t) }},
 	{"$operation", func(t testing.TB, h *harness) string { return h.retrying(t) }},

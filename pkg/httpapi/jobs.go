@@ -286,24 +286,40 @@ func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.
 	e.control(w, r, jobID, e.Jobs.Resume)
 }
 
-// control answers 202 if the control changed the job, 200 if it changed nothing.
-func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string,
-	do func(context.Context, search.Control) (job *statemachine.Aggregate, applied bool, err error),
-) {
-	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
-		if err := e.reserve(ctx, jobWeight); err != nil {
-			return nil, err
-		}
-		job, applied, err := do(ctx, controlOf(ctx, jobID, request.Reason))
-		if err != nil {
-			return nil, err
-		}
-		status := http.StatusOK
-		if applied {
-			status = http.StatusAccepted
-		}
-		return e.encodeJob(ctx, status, e.jobsFor(ctx).Changed(ctx, job))
+// RescheduleJob is POST /v1/jobs/{jobId}:reschedule.
+func (e *endpoints) RescheduleJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.RescheduleRequest) (any, error) {
+		notBefore, notAfter := request.Dates(time.Now())
+		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason),
+			func(ctx context.Context, c search.Control) (*statemachine.Aggregate, bool, error) {
+				return e.Jobs.Reschedule(ctx, c, notBefore, notAfter)
+			})
 	})
+}
+
+// control answers 202 if the control changed the job, 200 if it changed nothing.
+func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string, do control) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason), do)
+	})
+}
+
+// control changes a job, or reports that there is nothing to change.
+type control func(context.Context, search.Control) (job *statemachine.Aggregate, applied bool, err error)
+
+func (e *endpoints) controlled(ctx context.Context, c search.Control, do control) (any, error) {
+	if err := e.reserve(ctx, jobWeight); err != nil {
+		return nil, err
+	}
+	job, applied, err := do(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	status := http.StatusOK
+	if applied {
+		status = http.StatusAccepted
+	}
+	return e.encodeJob(ctx, status, e.jobsFor(ctx).Changed(ctx, job))
 }
 
 // controlOf returns a client's control request for a job.
@@ -368,6 +384,7 @@ func JobOf(v *search.Shown) api.Job {
 		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
 		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent,
 		RerunOf: j.RerunOf, RerunEdits: j.RerunEdits, SupersededBy: v.SupersededBy,
+		NotBefore: api.NewTime(j.NotBefore), NotAfter: api.NewTime(j.NotAfter),
 		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
 		Waiting: waitingOf(v), Steps: stepsOf(v),

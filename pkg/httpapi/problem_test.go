@@ -27,6 +27,7 @@ var raised = map[apierror.Code][]string{
 	apierror.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:complete"},
 	apierror.SchemaVersionUnsupported: {"POST /v1/commands"},
 	apierror.IdempotencyMismatch:      {"POST /v1/commands"},
+	apierror.NotAfterPassed:           {"POST /v1/commands"},
 	apierror.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:fail"},
 	apierror.JobNotFound: {
 		"GET /v1/jobs/$job", "GET /v1/jobs/$job/steps", "GET /v1/jobs/$job/events", "POST /v1/jobs/$job:cancel",

@@ -219,6 +219,9 @@ func (l *Ledger) decideClaim(
 		// was offered again since.
 		outcome.Standing = HintEarly
 		return nil, nil
+	case err == nil && result.Code == statemachine.CodeNotAfterPassed: // The sweeper is to end the job.
+		outcome.Standing = HintEarly
+		return nil, nil
 	case err == nil && plan == nil:
 		return nil, fmt.Errorf("claim work item %s: %s %s", hint.WorkID, result.Outcome, result.Reason)
 	}

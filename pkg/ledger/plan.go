@@ -14,6 +14,10 @@ import (
 // done.
 const postDelay = 5 * time.Second
 
+// acceptDelay is the delay of the post timer of an accept whose job waits. If the job is missing then,
+// the sweeper abandons the accept.
+const acceptDelay = 10 * time.Second
+
 // endDelay replaces postDelay at the end of a job if the job already has a timer entry that
 // is due by then: that entry is kept. It equals the default ACK timeout and is longer than
 // a relay's hold, so a short job needs no entry but the one of its accept.
@@ -224,6 +228,8 @@ func (p *planner) entry() (ref entryRef, isNew bool) {
 		want = entryRef{Kind: Dispatch, Due: p.d.Wake.At, Nonce: p.fresh.nonce()}
 	case statemachine.WakeTimer:
 		want = entryRef{Kind: Timer, Due: p.d.Wake.At, Nonce: p.fresh.nonce()}
+	case statemachine.WakeDate:
+		want = entryRef{Kind: Date, Due: p.d.Wake.At, Nonce: p.fresh.nonce()}
 	case statemachine.WakeNone:
 	}
 	i, queued := p.d.After.Queued()
@@ -235,8 +241,11 @@ func (p *planner) entry() (ref entryRef, isNew bool) {
 	case queued && p.l.atomic == nil && p.isAccept():
 		// The process may crash between the reservations and the commit. The entry frees
 		// the reservations, and checks once whether the hint exists.
-		want = p.timerAfter(p.d.After.Steps[i].Policy.AckTimeout, p.fresh.nonce())
-	case queued && p.l.atomic == nil && old.Kind == Timer && !fired:
+		check := p.timerAfter(p.d.After.Steps[i].Policy.AckTimeout, p.fresh.nonce())
+		if want.Kind == "" || check.Due.Before(want.Due) {
+			want = check
+		}
+	case queued && p.l.atomic == nil && old.Kind == Timer && !fired && (want.Kind == "" || old.serves(want)):
 		return old, false
 	}
 	if want.Kind == "" {
@@ -258,18 +267,27 @@ func (p *planner) entries(out *plan) {
 		batch = append(batch, p.l.takeSlot(slot, p.d.After.Job.ID, p.now))
 	}
 	for _, ref := range out.entries {
-		batch = append(batch, p.l.putEntry(&p.d.After, ref, p.options.reserved))
+		reserved := p.options.reserved
+		if ref.Kind == Date { // It may be due in a year.
+			reserved = reservation{}
+		}
+		batch = append(batch, p.l.putEntry(&p.d.After, ref, reserved))
 	}
 	out.change.Pre = stages(stageOf(batch))
 }
 
-// postTimer returns the timer that re-runs unfinished post-commit work; empty if
-// there is none, or if the entry of an ended job does it.
+// postTimer returns the timer that re-runs unfinished post-commit work, and that of an accept whose job
+// waits also leads to the accept's reservations; empty if there is none, or if the entry of an
+// ended job does it.
 func (p *planner) postTimer() entryRef {
-	if p.l.cfg.Projector == nil || p.d.Ended {
+	delay := postDelay
+	switch {
+	case p.isAccept() && p.l.atomic == nil && p.d.Wake.Kind == statemachine.WakeDate:
+		delay = acceptDelay
+	case p.l.cfg.Projector == nil || p.d.Ended:
 		return entryRef{}
 	}
-	return p.timerAfter(postDelay, p.fresh.nonce()+"p") // Distinct from the head's entry at any time.
+	return p.timerAfter(delay, p.fresh.nonce()+"p") // Distinct from the head's entry at any time.
 }
 
 func (p *planner) timerAfter(delay time.Duration, nonce string) entryRef {

@@ -19,13 +19,14 @@ type Kind string
 const (
 	Dispatch Kind = "dispatch" // a relay publishes the job's outbox row
 	Timer    Kind = "timer"    // the sweeper looks at the job
+	Date     Kind = "date"     // the sweeper looks at a job that has not begun
 	// An ended job may have any number of these, next to the entry that its head names.
 	Webhook   Kind = "webhook"   // a dispatcher announces its end
 	Retention Kind = "retention" // it may be purged
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Dispatch, Timer, Webhook, Retention}
+var Kinds = []Kind{Dispatch, Timer, Date, Webhook, Retention}
 
 // Entry is a schedule entry: "look at this job then". It is a hint; only the
 // job's rows say what is due.
@@ -42,6 +43,11 @@ type Entry struct {
 	// service or topic.
 	statemachine.Target
 	Topic string `column:"topic"`
+	// NotAfter is when the job expires, if its directive is not published until then.
+	NotAfter time.Time `column:"not_after"`
+	// Waits says that the entry is the post timer of an accept whose job waits: if the job is missing when
+	// it fires, the accept is abandoned at once.
+	Waits bool `column:"waits"`
 	// Reserved is freed if the accept that wrote the entry is abandoned.
 	Reserved reservation
 }
@@ -64,13 +70,13 @@ var entryCodec = tablestore.NewCodec[Entry]()
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
 
-// serves reports whether the entry can stay for this wake. A timer may fire early,
+// serves reports whether the entry can stay for this wake. A timer or a date may fire early,
 // and is replaced then; a dispatch entry must have the exact time.
 func (r entryRef) serves(wake entryRef) bool {
 	if r.Kind == "" || r.Kind != wake.Kind {
 		return false
 	}
-	if r.Kind == Timer {
+	if r.Kind == Timer || r.Kind == Date {
 		return !r.Due.After(wake.Due)
 	}
 	return r.Due.Equal(wake.Due)
@@ -84,9 +90,9 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
-	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r}
+	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, Waits: agg.Job.Parked && r.Record != ""}
 	if ref.Kind == Dispatch {
-		entry.Topic = agg.Outbox.Routing.Topic
+		entry.Topic, entry.NotAfter = agg.Outbox.Routing.Topic, agg.Expiry()
 		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])
 	}
 	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.Encode(&entry, nil)}
@@ -226,11 +232,12 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 // first makes that change impossible; the next pass then deletes the entry. s is nil
 // if the job is missing.
 func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
-	// Only an accept writes an entry before its job exists. A projection of a purged job
-	// may still land within the grace.
-	purged, grace := s == nil && entry.Reserved.Record == "", time.Since(entry.Due) < orphanGrace
+	// Only an accept writes an entry before its job exists: the one that names its reservations, and
+	// that of its date. A projection of a purged job may still land within the grace.
+	purged := s == nil && entry.Reserved.Record == ""
+	grace := time.Since(entry.Due) < orphanGrace && !(entry.Waits && s == nil)
 	switch {
-	case purged && (!grace || l.cfg.Projector == nil):
+	case purged && (!grace || l.cfg.Projector == nil && entry.Kind != Date):
 		return l.firePurged(ctx, entry)
 	case grace:
 		return Early, Result{}, nil

@@ -264,7 +264,7 @@ func (r *Relay) reclaim(now time.Time) error {
 }
 
 // takeUp takes due rows by compare-and-swap, so that replicas do not publish the same
-// row. Rows that a pause or an open circuit holds back are left as they are.
+// row. Rows that a pause or an open circuit holds back are left as they are, until their job expires.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	taken := make([]admitted, len(entries))
 	var group errgroup.Group
@@ -272,6 +272,14 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	for i, entry := range entries {
 		grant, ok := r.admit(entry.Target, entry.Topic)
 		if !ok {
+			if !entry.NotAfter.IsZero() && !entry.NotAfter.After(time.Now()) {
+				group.Go(func() error {
+					if _, _, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DeadlinePassed{}); err != nil {
+						r.cfg.Logger.WarnContext(ctx, "expired row not withdrawn", entry.Fields().With("error", err)...)
+					}
+					return nil
+				})
+			}
 			continue
 		}
 		group.Go(func() error {
@@ -311,6 +319,9 @@ func (r *Relay) takeRow(ctx context.Context, entry ledger.Entry) (*ledger.Messag
 	}
 	if result.Message != nil {
 		return result.Message, nil
+	}
+	if result.Job.Outbox.State != statemachine.OutboxPending {
+		return nil, nil // The job had expired.
 	}
 	return r.cfg.Ledger.Message(ctx, &result.Job)
 }

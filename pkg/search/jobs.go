@@ -225,6 +225,12 @@ func (s *Service) Resume(ctx context.Context, c Control) (*statemachine.Aggregat
 	return s.control(ctx, c, statemachine.Resume{Reason: c.Reason})
 }
 
+// Reschedule sets the dates of a job that has not begun; a nil one stays. It returns the same as
+// [Service.Cancel].
+func (s *Service) Reschedule(ctx context.Context, c Control, notBefore, notAfter *time.Time) (*statemachine.Aggregate, bool, error) {
+	return s.control(ctx, c, statemachine.Reschedule{NotBefore: notBefore, NotAfter: notAfter, Reason: c.Reason})
+}
+
 func (s *Service) control(ctx context.Context, c Control, event statemachine.Event) (*statemachine.Aggregate, bool, error) {
 	result, err := s.ledger.Change(ctx, c.JobID, event, ledger.By(c.Actor, c.RequestID))
 	if err != nil {

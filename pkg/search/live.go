@@ -337,7 +337,9 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 			earliest(&created, of.jobs[i].created)
 		}
 		g.Jobs[t.State] += len(of.jobs)
-		earlier(&g.OldestJob, created)
+		if t.State != statemachine.JobQueued { // A job that waits for its date may be as old as it likes.
+			earlier(&g.OldestJob, created)
+		}
 		switch t.Phase {
 		case PhaseNone:
 			continue

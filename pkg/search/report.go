@@ -30,7 +30,7 @@ type CountsReport struct {
 	Published Rates
 	Started   Rates // attempts
 	Ended     map[statemachine.JobState]Rates
-	// OldestJob is when the oldest live job was accepted, OldestRunning when the
+	// OldestJob is when the oldest live job that does not wait for its date was accepted, OldestRunning when the
 	// longest-running step was started, and NextRetry when the next step in backoff is due;
 	// zero if there is none.
 	OldestJob, OldestRunning, NextRetry time.Time

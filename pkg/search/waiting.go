@@ -167,6 +167,8 @@ func (s *Service) fits(f *Filter) func(*Traits) bool {
 // the job decide; the traits save reading it.
 func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 	switch t.State {
+	case statemachine.JobQueued:
+		return f.waits(statemachine.ReasonScheduled)
 	case statemachine.JobPaused:
 		return f.waits(statemachine.ReasonJobPaused)
 	case statemachine.JobPausing:

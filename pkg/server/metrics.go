@@ -93,9 +93,14 @@ func (m *meters) observeLoop(loop string) func(took time.Duration, err error) {
 
 // observeSweep counts one pass of the sweeper.
 func (m *meters) observeSweep(pass background.SweeperPass) {
+	m.observeDates(pass)
+	m.sweepLate.Set(pass.Late.Seconds())
+}
+
+// observeDates counts one pass of the sweeper of dates.
+func (m *meters) observeDates(pass background.SweeperPass) {
 	for outcome, n := range pass.Outcomes {
 		m.fired.WithLabelValues(outcome.String()).Add(float64(n))
 	}
 	m.sweepFailures.Add(float64(pass.Failed))
-	m.sweepLate.Set(pass.Late.Seconds())
 }

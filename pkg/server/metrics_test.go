@@ -114,7 +114,7 @@ func TestMetrics_AreBounded(t *testing.T) {
 			}
 			m.waited(kind, 1)
 			m.took(kind, statemachine.StepSucceeded, 1)
-			m.observeTransitions(&statemachine.Aggregate{Job: job, Steps: []statemachine.Step{step}}, []statemachine.Transition{
+			m.observeTransitions(&statemachine.Aggregate{}, &statemachine.Aggregate{Job: job, Steps: []statemachine.Step{step}}, []statemachine.Transition{
 				{Object: statemachine.ObjectStep, ID: "s", Type: "step.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL", Detail: "error"},
 				{Object: statemachine.ObjectJob, Type: "job.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL"},
 			})

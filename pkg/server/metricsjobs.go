@@ -19,6 +19,8 @@ import (
 type jobMetrics struct {
 	transitions, stepFailures             *prometheus.CounterVec
 	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
+	beginLate                             prometheus.Histogram
+	expired                               prometheus.Counter
 
 	kinds        *bounded[ledger.WorkKind]
 	requestTypes *bounded[string]
@@ -43,9 +45,16 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
 		jobSeconds: m.Histogram("lucius_job_duration_seconds",
 			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
+		beginLate: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "lucius_begin_late_seconds", Help: "Time from the not_before of a job that waited for it to its begin.", Buckets: jobBuckets,
+		}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lucius_expired_total", Help: "Jobs that ended because no worker had started them by their not_after.",
+		}),
 		kinds:        &bounded[ledger.WorkKind]{other: search.Other},
 		requestTypes: &bounded[string]{other: search.Other.Service},
 	}
+	m.MustRegister(j.beginLate, j.expired)
 	metrics.Create(j.transitions, statemachine.EventTypes())
 	return j
 }
@@ -137,7 +146,10 @@ func (j *jobMetrics) took(of ledger.WorkKind, to statemachine.StepState, took ti
 // observeTransitions counts the transitions of a committed change.
 //
 // Source: Option B spec, 20.
-func (j *jobMetrics) observeTransitions(after *statemachine.Aggregate, history []statemachine.Transition) {
+func (j *jobMetrics) observeTransitions(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+	if job := &after.Job; before.Job.Parked && job.State == statemachine.JobDispatching {
+		j.beginLate.Observe(max(0, job.UpdatedAt.Sub(job.NotBefore).Seconds()))
+	}
 	for i := range history {
 		t := &history[i]
 		j.transitions.WithLabelValues(t.Type).Inc()
@@ -146,6 +158,9 @@ func (j *jobMetrics) observeTransitions(after *statemachine.Aggregate, history [
 			j.observeFailure(after, t)
 		case t.Object == statemachine.ObjectJob && t.From != t.To && to.Terminal():
 			job := &after.Job
+			if job.ErrorCode == statemachine.ErrorExpired {
+				j.expired.Inc()
+			}
 			j.jobSeconds.WithLabelValues(j.requestTypes.label(job.RequestType), strings.ToLower(string(to))).
 				Observe(job.UpdatedAt.Sub(job.CreatedAt).Seconds())
 		}
@@ -172,7 +187,8 @@ func (j *jobMetrics) observeFailure(after *statemachine.Aggregate, t *statemachi
 // share the last one.
 var causes = []string{
 	statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
-	statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled, causeReported,
+	statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled, statemachine.ErrorExpired,
+	causeReported,
 }
 
 const causeReported = "reported"
@@ -191,7 +207,8 @@ func causeOf(code string) string {
 func newCountsCollector(counts *search.Counts, protocols *commands.ProtocolHolder) *countsCollector {
 	return &countsCollector{
 		counts: counts, protocols: protocols,
-		jobs: prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
+		jobs:   prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
+		parked: prometheus.NewDesc("lucius_parked_jobs", "Live jobs that wait for their not_before.", nil, nil),
 		items: prometheus.NewDesc("lucius_work_items", "Active steps of live jobs, by state.",
 			[]string{"service", "step_type", "state"}, nil),
 		oldest: prometheus.NewDesc("lucius_work_oldest_seconds",
@@ -203,14 +220,15 @@ func newCountsCollector(counts *search.Counts, protocols *commands.ProtocolHolde
 // countsCollector collects the counts, which bound the labels to 100 kinds of work, and one
 // for all others.
 type countsCollector struct {
-	counts              *search.Counts
-	protocols           *commands.ProtocolHolder
-	jobs, items, oldest *prometheus.Desc
+	counts                      *search.Counts
+	protocols                   *commands.ProtocolHolder
+	jobs, parked, items, oldest *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
 func (c *countsCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.jobs
+	to <- c.parked
 	to <- c.items
 	to <- c.oldest
 }
@@ -224,6 +242,7 @@ func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
 	for state, n := range report.Jobs {
 		gauge(c.jobs, float64(n), strings.ToLower(string(state)))
 	}
+	gauge(c.parked, float64(report.Jobs[statemachine.JobQueued]))
 	for i := range report.Services {
 		s := &report.Services[i]
 		for state, n := range map[string]int{

@@ -18,6 +18,8 @@ const (
 	countsInterval = 10 * time.Second
 	// deadLetterInterval is the time between two counts of the dead letters.
 	deadLetterInterval = 15 * time.Second
+	// sharedDatesInterval is the time between two reads of the due dates on a shared store.
+	sharedDatesInterval = 5 * time.Second
 	// overdueInterval is the time between two counts of the jobs that are due for purging.
 	overdueInterval = 15 * time.Second
 	// loopJitter is the [background.Loop] Jitter of all loops.
@@ -123,6 +125,7 @@ func (s *Server) loops() []func(context.Context) error {
 	}
 	if s.cfg.has(RoleSweeper) {
 		every(s.cfg.SweepInterval, s.clock.guard(s.sweeper.Loop()))
+		every(s.datesInterval(), s.clock.guard(s.dates.Loop()))
 		every(s.cfg.SweepInterval, s.clock.guard(s.retention.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.AgeLoop()))
@@ -131,6 +134,15 @@ func (s *Server) loops() []func(context.Context) error {
 		every(s.cfg.SweepInterval, s.webhooks.Loop())
 	}
 	return loops
+}
+
+// datesInterval returns the time between two reads of the due dates. On a shared store each read costs
+// requests, and dates are not as urgent as leases.
+func (s *Server) datesInterval() time.Duration {
+	if s.uses.Ledger.Exclusive() {
+		return s.cfg.SweepInterval
+	}
+	return max(s.cfg.SweepInterval, sharedDatesInterval)
 }
 
 // equipped returns the loop with jitter, logger and metrics.

@@ -51,6 +51,7 @@ type Server struct {
 	illegal chan *seqledger.IllegalTransitionError
 
 	sweeper   *background.Sweeper
+	dates     *background.Sweeper
 	retention *background.Retention
 	bulk      *background.Bulk
 	webhooks  *background.Webhooks
@@ -145,7 +146,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 // observe counts, logs and traces a committed change.
 func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 	s.uses.Counts.Observe(before, after, history)
-	s.meters.observeTransitions(after, history)
+	s.meters.observeTransitions(before, after, history)
 	logTransitions(s.log, s.cfg.LogFailuresOnly, after, history)
 	if s.cfg.Tracer != nil {
 		s.cfg.Tracer.Observe(ctx, before, after, history)
@@ -194,6 +195,11 @@ func (s *Server) openCounts(ctx context.Context) (err error) {
 func (s *Server) openUpkeep(context.Context) (err error) {
 	if s.sweeper, err = background.NewSweeper(background.SweeperConfig{
 		Ledger: s.uses.Ledger, Logger: s.log, Observe: s.meters.observeSweep, Outages: s.bus.outagesForSweeper(),
+	}); err != nil {
+		return err
+	}
+	if s.dates, err = background.NewSweeper(background.SweeperConfig{
+		Ledger: s.uses.Ledger, Kind: ledger.Date, Logger: s.log, Observe: s.meters.observeDates,
 	}); err != nil {
 		return err
 	}

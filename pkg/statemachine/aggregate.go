@@ -50,7 +50,15 @@ type Job struct {
 	// Rev counts the changes of the job; the journal has one row for each.
 	Rev int64 `column:"rev"`
 	// Started says that the first dispatched step was ACKed at least once.
-	Started          bool   `column:"started"`
+	Started bool `column:"started"`
+	// NotBefore is when the job may begin: dispatch its first step. At NotAfter it ends as expired
+	// unless it was Started. The zero time sets no date.
+	NotBefore time.Time `column:"not_before"`
+	NotAfter  time.Time `column:"not_after"`
+	// Parked says that the job waits for NotBefore.
+	//
+	//	invariant: Parked ⇒ State = QUEUED ∧ AttemptsTotal = 0
+	Parked           bool   `column:"parked"`
 	CurrentStepID    string `column:"current_step_id"`
 	CurrentStepIndex int    `column:"current_step_index"`
 	// AttemptsTotal is the sum of attempt_no over the steps.

@@ -135,6 +135,10 @@ func (e Claimed) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "step %q is in a worker's hands, or ended", step.ID)
 		return
 	}
+	if c.agg.Job.lapsed(c.env.Now) {
+		c.refuse(CodeNotAfterPassed, "the job has expired: the sweeper is to end it")
+		return
+	}
 	step.ClaimLease = e.Lease
 	step.LeaseExpiresAt = deadline(c.env.Now, step.ackTimeout())
 	c.touch(step)

@@ -71,7 +71,8 @@ func (e Pause) decide(c *change) {
 	}
 }
 
-// decide continues with the first step that is not terminal, if it is due.
+// decide continues with the first step that is not terminal, if it is due. A job that has not begun
+// waits for its date.
 func (e Resume) decide(c *change) {
 	job := &c.agg.Job
 	switch job.State {
@@ -84,12 +85,17 @@ func (e Resume) decide(c *change) {
 		return
 	}
 	to := JobDispatching
-	if job.Started {
+	switch {
+	case c.expired():
+		return
+	case job.Started:
 		to = JobInProgress
+	case !job.begun() && job.NotBefore.After(c.env.Now):
+		to = JobQueued
 	}
 	c.job(to, cmp.Or(truncate(e.Reason, maxMessage), "resume request"))
 	step := c.active()
-	if step == nil {
+	if step == nil || job.Parked {
 		return
 	}
 	due := !step.NextAttemptAt.After(c.env.Now)

@@ -63,6 +63,7 @@ const (
 	CodeIllegalTransition   Code = "illegal_transition"
 	CodeStepNotFound        Code = "step_not_found"
 	CodeNotDue              Code = "not_due"
+	CodeNotAfterPassed      Code = "not_after_passed"
 )
 
 // The error codes that the state machine itself sets on jobs and steps.
@@ -73,6 +74,7 @@ const (
 	ErrorLeaseExpired      = "lease_expired"
 	ErrorStepTimeout       = "step_timeout"
 	ErrorCancelled         = "cancelled"
+	ErrorExpired           = "expired" // not started by its not_after
 )
 
 // Object names what a [Transition] is of.
@@ -103,11 +105,12 @@ type Transition struct {
 type WakeKind uint8
 
 // The kinds. A dispatch entry asks a relay to publish, a timer the sweeper to check the
-// job's deadlines.
+// job's deadlines, and a date the sweeper to check those of a job that has not begun.
 const (
 	WakeNone WakeKind = iota
 	WakeTimer
 	WakeDispatch
+	WakeDate
 )
 
 // Wake is the next time at which a relay or the sweeper must look at the job.
@@ -175,7 +178,7 @@ func Decide(aggregate Aggregate, event Event, env Env) (Decision, error) {
 		}
 		c.d.Wake = NextWake(&c.agg)
 		if c.d.Hot { // The timer is the safety net of the hot path.
-			c.d.Wake = Wake{Kind: WakeTimer, At: c.agg.Outbox.DueAt}
+			c.d.Wake.Kind = WakeTimer
 		}
 	}
 	c.d.After = c.agg
@@ -242,7 +245,11 @@ func follow[S ~string](c *change, edges []Edge[S], state *S, to S, t Transition)
 // job moves the job along one edge.
 func (c *change) job(to JobState, cause string) {
 	job := &c.agg.Job
-	if follow(c, JobEdges, &job.State, to, Transition{Object: ObjectJob, Cause: cause}) && to.Terminal() {
+	if !follow(c, JobEdges, &job.State, to, Transition{Object: ObjectJob, Cause: cause}) {
+		return
+	}
+	job.Parked = to == JobQueued
+	if to.Terminal() {
 		job.CompletedAt = c.env.Now
 		c.d.Ended = true
 	}
@@ -344,26 +351,33 @@ func truncate(s string, limit int) string {
 }
 
 // NextWake is the next time at which a relay or the sweeper must look at the job, by
-// its rows alone. A live job without one is paused with no attempt under way, or waits
-// in the pull queue for a worker.
+// its rows alone. A live job without one does not expire, and is paused with no attempt under
+// way, or waits in the pull queue for a worker.
 func NextWake(agg *Aggregate) Wake {
 	i, ok := agg.Active()
-	if !ok || agg.Job.State.Terminal() || agg.Job.State == JobPaused {
+	if !ok || agg.Job.State.Terminal() {
 		return Wake{}
 	}
-	var timer time.Time
-	step := &agg.Steps[i]
-	switch step.State {
-	case StepDispatching:
-		return Wake{Kind: WakeDispatch, At: agg.Outbox.DueAt}
-	case StepAwaitingAck, StepInProgress:
-		timer = step.attemptEnd()
-	case StepFailedRetry:
-		timer = step.NextAttemptAt
-	case StepPending, StepSucceeded, StepFailedFinal, StepCancelled:
+	wake := Wake{Kind: WakeTimer}
+	switch step := &agg.Steps[i]; {
+	case agg.Job.Parked:
+		wake.At = agg.Job.NotBefore
+	case agg.Job.State == JobPaused:
+	case step.State == StepDispatching:
+		wake = Wake{Kind: WakeDispatch, At: agg.Outbox.DueAt}
+	case step.State == StepAwaitingAck || step.State == StepInProgress:
+		wake.At = step.attemptEnd()
+	case step.State == StepFailedRetry:
+		wake.At = step.NextAttemptAt
 	}
-	if timer.IsZero() {
+	if expiry := agg.Expiry(); !expiry.IsZero() && (wake.At.IsZero() || expiry.Before(wake.At)) {
+		wake = Wake{Kind: WakeTimer, At: expiry}
+	}
+	switch {
+	case wake.At.IsZero():
 		return Wake{}
+	case !agg.Job.begun():
+		wake.Kind = WakeDate
 	}
-	return Wake{Kind: WakeTimer, At: timer}
+	return wake
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// decide makes the first change of a job: it dispatches the first open step.
+// decide makes the first change of a job: it dispatches the first open step, unless the job has a
+// date to wait for.
 func (e Accept) decide(c *change) {
 	job := &c.agg.Job
 	first := c.active()
@@ -40,8 +41,9 @@ func (e Accept) decide(c *change) {
 		}
 		c.note(moved)
 	}
-	c.dispatch(first, cause)
-	c.job(JobDispatching, "first step's outbox row created")
+	if job.Parked = job.NotBefore.After(c.env.Now); !job.Parked {
+		c.begin(first, cause)
+	}
 }
 
 // dispatch makes a new attempt of the step with a new pair and a new outbox row, and
@@ -113,7 +115,7 @@ func (c *change) pending(outboxID string) *Outbox {
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
 func (e DispatchClaimed) decide(c *change) {
 	row := c.pending(e.OutboxID)
-	if row == nil {
+	if row == nil || c.expired() {
 		return
 	}
 	if row.DueAt.After(c.env.Now) {
@@ -148,11 +150,13 @@ func (e Published) decide(c *change) {
 	if row == nil {
 		return
 	}
-	if row.AttemptNo != e.AttemptNo {
+	switch {
+	case row.AttemptNo != e.AttemptNo:
 		c.duplicate("the outbox row has a newer attempt")
-		return
+	case row.Bus == BusQueue && c.expired(): // On another bus the message is out: its ACK deadline decides.
+	default:
+		c.sent("publish succeeded")
 	}
-	c.sent("publish succeeded")
 }
 
 // sent moves a DISPATCHING step and its row to AWAITING_ACK and SENT. The ACK

@@ -169,6 +169,13 @@ type Pause struct{ Reason string }
 // Source: Option B spec, 18.2.
 type Resume struct{ Reason string }
 
+// Reschedule sets the dates of a job that has not begun. A field that is nil leaves the date, and the
+// zero time removes it.
+type Reschedule struct {
+	NotBefore, NotAfter *time.Time
+	Reason              string
+}
+
 // Retry is an operator's retry: the step that waits for its next dispatch becomes due
 // now. It spends no budget. StepID, if set, must be the active step.
 type Retry struct{ StepID, Reason string }
@@ -219,6 +226,9 @@ func (Pause) Name() string { return "pause" }
 
 // Name implements [Event].
 func (Resume) Name() string { return "resume" }
+
+// Name implements [Event].
+func (Reschedule) Name() string { return "reschedule" }
 
 // Name implements [Event].
 func (Retry) Name() string { return "retry" }

@@ -30,6 +30,7 @@ func TestEvent_NamesArePinned(t *testing.T) {
 		"cancel":           statemachine.Cancel{},
 		"pause":            statemachine.Pause{},
 		"resume":           statemachine.Resume{},
+		"reschedule":       statemachine.Reschedule{},
 		"retry":            statemachine.Retry{},
 		"stall":            statemachine.Stall{},
 	}

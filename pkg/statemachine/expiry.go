@@ -12,8 +12,11 @@ func (e DeadlinePassed) decide(c *change) {
 		c.duplicate("the job is terminal")
 		return
 	}
+	if c.expired() || c.dateReached() {
+		return
+	}
 	step := c.active()
-	if step != nil && (c.grace(step, e.outage(step, c.agg.Outbox)) || c.expire(step)) {
+	if step != nil && (c.grace(step, e.outage(step, c.agg.Outbox)) || c.overdue(step)) {
 		return
 	}
 	c.note(Transition{
@@ -59,9 +62,9 @@ func (c *change) grace(step *Step, outage time.Time) bool {
 	return true
 }
 
-// expire acts on the passed deadlines of the active step, and reports whether there was
+// overdue acts on the passed deadlines of the active step, and reports whether there was
 // one.
-func (c *change) expire(step *Step) bool {
+func (c *change) overdue(step *Step) bool {
 	now := c.env.Now
 	switch step.State {
 	case StepDispatching:
@@ -132,6 +135,10 @@ func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
 	if c.agg.Job.State == JobCancelling {
 		c.cancelRest(f.trigger)
+		return
+	}
+	if c.agg.Job.lapsed(c.env.Now) {
+		c.expire(step)
 		return
 	}
 	delay, again := step.spend(cause)

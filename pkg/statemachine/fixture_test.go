@@ -61,6 +61,15 @@ func heldStory(t *testing.T, bus statemachine.Bus) *story {
 	return s
 }
 
+// datedStory accepts a job of two steps that may begin, and expires, after that much time.
+func datedStory(t testing.TB, bus statemachine.Bus, begins, expires time.Duration) *story {
+	t.Helper()
+	s := untold(t, bus)
+	s.agg.Job.NotBefore, s.agg.Job.NotAfter = start.Add(begins), start.Add(expires)
+	s.does(statemachine.Accept{})
+	return s
+}
+
 // untold returns the story of a job of two steps before its accept.
 func untold(t testing.TB, bus statemachine.Bus) *story {
 	t.Helper()

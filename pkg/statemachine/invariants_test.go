@@ -25,6 +25,13 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 	report(!d.Light && after.Job.Rev != before.Job.Rev+1, "rev went from %d to %d", before.Job.Rev, after.Job.Rev)
 	report(d.Light && after.Job.Rev != before.Job.Rev, "a light change raised rev")
 	report(after.Job.State == statemachine.JobFailedFinal && after.Job.ErrorCode == "", "the job failed without a code")
+	report(after.Job.Parked && (after.Job.State != statemachine.JobQueued || after.Job.AttemptsTotal > 0), "a job that has begun is parked")
+	report(after.Job.State == statemachine.JobQueued && !after.Job.Parked, "a job is QUEUED and waits for no date")
+	report(after.Job.AttemptsTotal > 0 && before.Job.AttemptsTotal == 0 && after.Job.NotBefore.After(env.Now), "a job began before its date")
+	report(after.Job.ErrorCode == statemachine.ErrorExpired && (after.Job.Started || after.Job.NotAfter.After(env.Now)), "a job expired too early")
+	if expiry := after.Expiry(); !expiry.IsZero() {
+		report(!d.Light && d.Wake.Kind != statemachine.WakeDispatch && (d.Wake.At.IsZero() || d.Wake.At.After(expiry)), "nothing looks at the job when it expires")
+	}
 	running, total := 0, 0
 	for i := range after.Steps {
 		step, old := &after.Steps[i], &before.Steps[i]
@@ -113,6 +120,9 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 		if rapid.Bool().Draw(r, "queue") {
 			s = queueStory(t)
 		}
+		if rapid.Bool().Draw(r, "dated") {
+			s = datedStory(t, s.bus, time.Hour, 3*time.Hour)
+		}
 		type applied struct {
 			event statemachine.Event
 			kind  string
@@ -155,6 +165,7 @@ func lifeOf(s *story) []statemachine.Event {
 	events := []statemachine.Event{
 		statemachine.DeadlinePassed{}, statemachine.DeadlinePassed{Outage: s.now}, statemachine.DispatchClaimed{},
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Retry{},
+		statemachine.Reschedule{NotBefore: &later, NotAfter: &latest}, statemachine.Reschedule{NotBefore: &date, NotAfter: &time.Time{}},
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
 		s.result(statemachine.ResultFailedFinal), s.claimed(),

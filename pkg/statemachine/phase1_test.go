@@ -77,8 +77,11 @@ var beyondPhase1 = map[statemachine.Object][]edgeRow{
 		{from: "PAUSING", to: "FAILED_FINAL", trigger: "Option B 18.1: the current step may finish"},
 		{from: "PAUSED", to: "SUCCEEDED", trigger: "a late RESULT counts until the next dispatch"},
 		{from: "PAUSED", to: "FAILED_FINAL", trigger: "a late RESULT counts until the next dispatch"},
+		{from: "QUEUED", to: "FAILED_FINAL", trigger: "a job that was not started by its not_after expires"},
+		{from: "PAUSED", to: "QUEUED", trigger: "a job that is resumed before its not_before waits for it"},
 	},
 	statemachine.ObjectStep: {
+		{from: "PENDING", to: "FAILED_FINAL", trigger: "a job that was not started by its not_after expires"},
 		{from: "DISPATCHING", to: "FAILED_FINAL", trigger: "canvas, Retry Loop: attempt_no >= max_attempts"},
 		{from: "AWAITING_ACK", to: "FAILED_FINAL", trigger: "ACK timeout with attempts >= max"},
 		{from: "FAILED_RETRY", to: "SUCCEEDED", trigger: "a late RESULT counts until the next dispatch"},

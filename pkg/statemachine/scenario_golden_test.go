@@ -55,7 +55,7 @@ func appliedRows(d *statemachine.Decision) []string {
 	for i := range d.History {
 		types = append(types, d.History[i].Type)
 	}
-	next := [...]string{statemachine.WakeNone: "nobody", statemachine.WakeTimer: "timer", statemachine.WakeDispatch: "dispatch"}
+	next := [...]string{statemachine.WakeNone: "nobody", statemachine.WakeTimer: "timer", statemachine.WakeDispatch: "dispatch", statemachine.WakeDate: "date"}
 	return append(rows, row("next", next[d.Wake.Kind]+clock("", d.Wake.At)), row("history", types...))
 }
 

@@ -112,7 +112,7 @@ func (s *scenario) job(fields []string) error {
 	if fields[0] != "job" || len(ids) == 0 {
 		return fmt.Errorf("%q is no job with its steps", strings.Join(fields, " "))
 	}
-	a := s.args("bus timeout dispatch ack execution max-attempts", fields[1+len(ids):])
+	a := s.args("bus not-before not-after timeout dispatch ack execution max-attempts", fields[1+len(ids):])
 	s.bus = a.bus(statemachine.BusServiceBus)
 	p := policy()
 	p.Timeout = a.duration("timeout")
@@ -123,6 +123,7 @@ func (s *scenario) job(fields []string) error {
 		p.MaxAttempts = a.number(a.said["max-attempts"])
 	}
 	s.agg.Job = statemachine.Job{ID: "job", State: statemachine.JobQueued, InputRef: []byte(`{"uri":"input"}`)}
+	s.agg.Job.NotBefore, s.agg.Job.NotAfter = a.clock("not-before"), a.clock("not-after")
 	for i, id := range ids {
 		s.agg.Steps = append(s.agg.Steps, statemachine.Step{
 			ID: id, Index: i, State: statemachine.StepPending, Policy: p, Input: statemachine.InputPrevious,

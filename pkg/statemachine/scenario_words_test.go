@@ -55,7 +55,10 @@ var verbs = map[string]verb{
 	"cancel": {"", func(*args) statemachine.Event { return statemachine.Cancel{} }},
 	"pause":  {"", func(*args) statemachine.Event { return statemachine.Pause{} }},
 	"resume": {"", func(*args) statemachine.Event { return statemachine.Resume{} }},
-	"retry":  {"step", func(a *args) statemachine.Event { return statemachine.Retry{StepID: a.said["step"]} }},
+	"reschedule": {"not-before not-after", func(a *args) statemachine.Event {
+		return statemachine.Reschedule{NotBefore: a.date("not-before"), NotAfter: a.date("not-after")}
+	}},
+	"retry": {"step", func(a *args) statemachine.Event { return statemachine.Retry{StepID: a.said["step"]} }},
 	"stall": {"attempt", func(a *args) statemachine.Event {
 		return statemachine.Stall{StepID: a.row.StepID, AttemptNo: a.row.AttemptNo}
 	}},
@@ -152,6 +155,18 @@ func (a *args) clock(kind string) time.Time {
 		a.wrong("%q is no time: write it as +1m30s, counted from the start", a.said[kind])
 	}
 	return start.Add(a.parse(offset))
+}
+
+// date returns such a time, nil if there is none, and the zero time for "none".
+func (a *args) date(kind string) *time.Time {
+	switch {
+	case !a.says(kind):
+		return nil
+	case a.said[kind] == "none":
+		return &time.Time{}
+	}
+	at := a.clock(kind)
+	return &at
 }
 
 // duration returns the given duration, 0 if there is none.

@@ -105,12 +105,14 @@ var JobEdges = []Edge[JobState]{
 
 	// Beyond the Phase 1 table.
 	{JobDispatching, JobFailedFinal, "first step failed final"},
+	{JobQueued, JobFailedFinal, "expired"},
 	{JobQueued, JobPausing, "pause request"},
 	{JobDispatching, JobPausing, "pause request"},
 	{JobInProgress, JobPausing, "pause request"},
 	{JobPausing, JobPaused, "no live attempt left"},
 	{JobPausing, JobDispatching, "resume request, step 0 never ACKed"},
 	{JobPausing, JobInProgress, "resume request"},
+	{JobPaused, JobQueued, "resume request before its date"},
 	{JobPaused, JobDispatching, "resume request, step 0 never ACKed"},
 	{JobPaused, JobInProgress, "resume request"},
 	{JobPausing, JobCancelling, "cancel request"},
@@ -118,7 +120,7 @@ var JobEdges = []Edge[JobState]{
 	{JobPausing, JobSucceeded, "the step in hand was the last"},
 	{JobPausing, JobFailedFinal, "the step in hand failed final"},
 	{JobPaused, JobSucceeded, "a late RESULT ended the last step"},
-	{JobPaused, JobFailedFinal, "a late RESULT failed the step"},
+	{JobPaused, JobFailedFinal, "a late RESULT failed the step, or expired"},
 }
 
 // StepEdges are the legal transitions of a step.
@@ -141,10 +143,11 @@ var StepEdges = []Edge[StepState]{
 	{StepFailedRetry, StepCancelled, "cancel"},
 
 	// Beyond the Phase 1 table.
-	{StepDispatching, StepFailedFinal, "publish budget exhausted"},
-	{StepAwaitingAck, StepFailedFinal, "ACK budget exhausted"},
+	{StepPending, StepFailedFinal, "expired"},
+	{StepDispatching, StepFailedFinal, "publish budget exhausted, or expired"},
+	{StepAwaitingAck, StepFailedFinal, "ACK budget exhausted, or expired"},
 	{StepFailedRetry, StepSucceeded, "late RESULT with the still current pair"},
-	{StepFailedRetry, StepFailedFinal, "late RESULT with the still current pair"},
+	{StepFailedRetry, StepFailedFinal, "late RESULT with the still current pair, or expired"},
 	{StepDispatching, StepFailedRetry, "withdrawn by pause"},
 	{StepDispatching, StepDispatching, "retry after a rejected publish, with a new pair"},
 }
@@ -206,6 +209,9 @@ func appendTypes[S ~string](types []string, object Object, edges []Edge[S]) []st
 // eventType is the canonical type of a transition: the object and the state
 // that it entered, or a separate type if the state stays.
 func eventType(object Object, from, to string) string {
+	if object == ObjectJob && to == string(JobQueued) {
+		return EventJobRescheduled // It waits for its date again.
+	}
 	if from != to {
 		return string(object) + "." + strings.ToLower(to)
 	}

@@ -13,6 +13,7 @@ type Reason string
 // first closed gate.
 const (
 	ReasonJobPaused   Reason = "job_paused"   // until a client resumes the job
+	ReasonScheduled   Reason = "scheduled"    // until the job's not_before
 	ReasonScopePaused Reason = "scope_paused" // a pause covers the directive
 	ReasonCircuitOpen Reason = "circuit_open" // the topic, or the bus, is out of service
 	ReasonPublishing  Reason = "publishing"   // a relay is to publish the directive
@@ -92,6 +93,9 @@ func (a *Aggregate) stage() stage {
 	if !ok || a.Job.State.Terminal() {
 		return stage{}
 	}
+	if a.Job.Parked {
+		return stage{reason: ReasonScheduled}
+	}
 	switch a.Job.State {
 	case JobPaused:
 		return stage{reason: ReasonJobPaused}
@@ -132,6 +136,9 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 	switch s.reason {
 	case ReasonJobPaused:
 		w.Detail = "the job is paused, and goes on when it is resumed"
+	case ReasonScheduled:
+		w.Until = a.Job.NotBefore
+		w.Detail = "the job begins at " + stamp(w.Until)
 	case ReasonBackoff:
 		w.backoff(step, step.NextAttemptAt)
 	case ReasonPublishing:
@@ -144,6 +151,9 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 			w.Detail = fmt.Sprintf("attempt %d was sent to topic %s; whether a worker has it is not known; its ACK is due by %s",
 				step.AttemptNo, step.Routing.Topic, stamp(w.Until))
 		}
+	}
+	if expiry := a.Expiry(); !expiry.IsZero() {
+		w.Detail += "; it expires at " + stamp(expiry) + " unless a worker has started it"
 	}
 	// Lucius is to act, and would have, if the store had answered.
 	overdue := w.Reason == ReasonPublishing || !w.Until.IsZero() && now.After(w.Until)

@@ -276,6 +276,7 @@ const (
 	ProblemCodeIssuerUnavailable        ProblemCode = "issuer_unavailable"
 	ProblemCodeJobNotFound              ProblemCode = "job_not_found"
 	ProblemCodeMethodNotAllowed         ProblemCode = "method_not_allowed"
+	ProblemCodeNotAfterPassed           ProblemCode = "not_after_passed"
 	ProblemCodeNotFound                 ProblemCode = "not_found"
 	ProblemCodeNotOwner                 ProblemCode = "not_owner"
 	ProblemCodeNothingToRun             ProblemCode = "nothing_to_run"
@@ -320,6 +321,8 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeJobNotFound:
 		return true
 	case ProblemCodeMethodNotAllowed:
+		return true
+	case ProblemCodeNotAfterPassed:
 		return true
 	case ProblemCodeNotFound:
 		return true
@@ -524,6 +527,7 @@ const (
 	WaitingReasonPublishing  WaitingReason = "publishing"
 	WaitingReasonQueued      WaitingReason = "queued"
 	WaitingReasonRunning     WaitingReason = "running"
+	WaitingReasonScheduled   WaitingReason = "scheduled"
 	WaitingReasonScopePaused WaitingReason = "scope_paused"
 	WaitingReasonSilent      WaitingReason = "silent"
 )
@@ -550,6 +554,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonQueued:
 		return true
 	case WaitingReasonRunning:
+		return true
+	case WaitingReasonScheduled:
 		return true
 	case WaitingReasonScopePaused:
 		return true
@@ -843,6 +849,11 @@ type Command struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
+	// DelaySeconds Sets `not_before` to so many seconds from now. A command has one of the two.
+	//
+	// Example: 900
+	DelaySeconds int64 `json:"delay_seconds,omitempty,omitzero"`
+
 	// DocID The document; required with mode BURST. The jobs of a document are found by it.
 	//
 	//
@@ -870,6 +881,22 @@ type Command struct {
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode,omitempty,omitzero"`
+
+	// NotAfter A job that no worker has started by this time ends as FAILED_FINAL, with the code
+	// `expired`. It must be later than now and than `not_before` (422 `not_after_passed`), and at
+	// most 366 days ahead. Neither date is part of the idempotency hash: a repeated command
+	// keeps its first dates.
+	//
+	//
+	// Example: 2026-01-28T06:00:00.000Z
+	NotAfter time.Time `json:"not_after,omitempty,omitzero"`
+
+	// NotBefore The job does not begin before this time, at most 366 days ahead. A time that has passed
+	// means now.
+	//
+	//
+	// Example: 2026-01-28T02:00:00.000Z
+	NotBefore time.Time `json:"not_before,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -1299,7 +1326,7 @@ type Job struct {
 
 	// ErrorCode Why the job failed: the platform's code as given, or one of Lucius'
 	// own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-	// `step_timeout`, `cancelled`.
+	// `step_timeout`, `expired`, `cancelled`.
 	//
 	//
 	// Example: ack_timeout
@@ -1346,6 +1373,16 @@ type Job struct {
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode"`
+
+	// NotAfter When the job expires unless a worker has started it; absent if it does not.
+	//
+	// Example: 2026-01-28T06:00:00.000Z
+	NotAfter time.Time `json:"not_after,omitempty,omitzero"`
+
+	// NotBefore When the job may begin; absent if it may at once.
+	//
+	// Example: 2026-01-28T02:00:00.000Z
+	NotBefore time.Time `json:"not_before,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -2134,6 +2171,7 @@ type Waiting struct {
 	// first thing that must end before the job can continue.
 	//
 	// - job_paused: the job is PAUSED; resume it.
+	// - scheduled: the job is QUEUED until its `not_before`.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
 	// - circuit_open: the step's topic, or the whole bus, is unavailable.
 	// - publishing: the directive is about to be published, usually within a second.
@@ -2169,6 +2207,7 @@ type Waiting struct {
 // first thing that must end before the job can continue.
 //
 //   - job_paused: the job is PAUSED; resume it.
+//   - scheduled: the job is QUEUED until its `not_before`.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
 //   - circuit_open: the step's topic, or the whole bus, is unavailable.
 //   - publishing: the directive is about to be published, usually within a second.

@@ -419,6 +419,35 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{jobId}:reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id from the command's 202, a UUID of version 7 or 8.
+                 * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+                 */
+                jobId: components["parameters"]["JobId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change the dates of a job that has not begun
+         * @description Sets when the job may begin and when it expires. A date that the request does not name
+         *     stays. Only a job that waits for its date, or was paused before it began, has dates to
+         *     change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
+         *     earlier begins at once.
+         */
+        post: operations["rescheduleJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{jobId}:resume": {
         parameters: {
             query?: never;
@@ -1574,6 +1603,28 @@ export interface components {
              *     ]
              */
             callback_urls?: string[];
+            /**
+             * Format: date-time
+             * @description The job does not begin before this time, at most 366 days ahead. A time that has passed
+             *     means now.
+             * @example 2026-01-28T02:00:00.000Z
+             */
+            not_before?: string;
+            /**
+             * Format: int64
+             * @description Sets `not_before` to so many seconds from now. A command has one of the two.
+             * @example 900
+             */
+            delay_seconds?: number;
+            /**
+             * Format: date-time
+             * @description A job that no worker has started by this time ends as FAILED_FINAL, with the code
+             *     `expired`. It must be later than now and than `not_before` (422 `not_after_passed`), and at
+             *     most 366 days ahead. Neither date is part of the idempotency hash: a repeated command
+             *     keeps its first dates.
+             * @example 2026-01-28T06:00:00.000Z
+             */
+            not_after?: string;
             workspace_ref?: components["schemas"]["Ref"];
             /**
              * @description The client's own id for its logs; generated if absent.
@@ -1702,7 +1753,7 @@ export interface components {
             /**
              * @description Why the job failed: the platform's code as given, or one of Lucius'
              *     own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-             *     `step_timeout`, `cancelled`.
+             *     `step_timeout`, `expired`, `cancelled`.
              * @example ack_timeout
              */
             error_code?: string;
@@ -1766,6 +1817,18 @@ export interface components {
              */
             rerun_edits?: string[];
             /**
+             * Format: date-time
+             * @description When the job may begin; absent if it may at once.
+             * @example 2026-01-28T02:00:00.000Z
+             */
+            not_before?: string;
+            /**
+             * Format: date-time
+             * @description When the job expires unless a worker has started it; absent if it does not.
+             * @example 2026-01-28T06:00:00.000Z
+             */
+            not_after?: string;
+            /**
              * @description The job that reruns this one. If this one failed, it is then no longer an open
              *     failure: its rerun is under way, or has its own outcome. A
              *     cancelled rerun is left out; its own rerun takes its place. Several reruns form a
@@ -1783,6 +1846,7 @@ export interface components {
          *     first thing that must end before the job can continue.
          *
          *     - job_paused: the job is PAUSED; resume it.
+         *     - scheduled: the job is QUEUED until its `not_before`.
          *     - scope_paused: a pause of dispatch covers the step, and no worker has it.
          *     - circuit_open: the step's topic, or the whole bus, is unavailable.
          *     - publishing: the directive is about to be published, usually within a second.
@@ -1799,7 +1863,7 @@ export interface components {
          * @example scope_paused
          * @enum {string}
          */
-        WaitingReason: "job_paused" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "cancelling" | "pausing";
+        WaitingReason: "job_paused" | "scheduled" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "cancelling" | "pausing";
         /**
          * @description What a live job waits for.
          * @example {
@@ -1983,6 +2047,37 @@ export interface components {
             /**
              * @description For the history.
              * @example Wrong document.
+             */
+            reason?: string;
+        };
+        /** @description The dates to change. A request names at least one. */
+        RescheduleRequest: {
+            /**
+             * Format: date-time
+             * @description The job does not begin before this time, at most 366 days ahead.
+             * @example 2026-01-28T02:00:00.000Z
+             */
+            not_before?: string;
+            /**
+             * Format: int64
+             * @description Sets `not_before` to so many seconds from now; 0 begins the job.
+             * @example 900
+             */
+            delay_seconds?: number;
+            /**
+             * Format: date-time
+             * @description The job expires unless a worker has started it by this time, at most 366 days ahead.
+             * @example 2026-01-28T06:00:00.000Z
+             */
+            not_after?: string;
+            /**
+             * @description Removes `not_after`.
+             * @example false
+             */
+            never_expires?: boolean;
+            /**
+             * @description For the history.
+             * @example The source is complete tomorrow.
              */
             reason?: string;
         };
@@ -5636,7 +5731,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -5771,7 +5866,7 @@ export interface components {
         };
         /**
          * @description `payload_invalid`, `unknown_request_type`, `ref_invalid`,
-         *     `schema_version_unsupported` or `idempotency_mismatch`.
+         *     `schema_version_unsupported`, `idempotency_mismatch` or `not_after_passed`.
          */
         Unprocessable: {
             headers: {
@@ -6566,6 +6661,40 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    rescheduleJob: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id from the command's 202, a UUID of version 7 or 8.
+                 * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+                 */
+                jobId: components["parameters"]["JobId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RescheduleRequest"];
+            };
+        };
+        responses: {
+            200: components["responses"]["ControlRepeated"];
+            202: components["responses"]["ControlApplied"];
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];

@@ -1,0 +1,101 @@
+package statemachine
+
+import (
+	"fmt"
+	"time"
+)
+
+// MaxAhead is how far ahead a job's dates may be.
+const MaxAhead = 366 * 24 * time.Hour
+
+// begun reports whether the job has dispatched a step.
+func (j *Job) begun() bool { return j.AttemptsTotal > 0 }
+
+// lapsed reports whether the job was not started by its NotAfter.
+func (j *Job) lapsed(now time.Time) bool {
+	return !j.Started && !j.NotAfter.IsZero() && !j.NotAfter.After(now)
+}
+
+// Expiry returns when the job expires by itself, the zero time if it does not. While a worker may hold
+// the first attempt, the end of that attempt decides.
+func (a *Aggregate) Expiry() time.Time {
+	i, open := a.Active()
+	if !open || a.Job.Started || a.Job.State.Terminal() || a.Job.State == JobCancelling || a.Steps[i].held() {
+		return time.Time{}
+	}
+	return a.Job.NotAfter
+}
+
+// expired ends a job that has expired, and reports whether it has.
+func (c *change) expired() bool {
+	if at := c.agg.Expiry(); at.IsZero() || at.After(c.env.Now) {
+		return false
+	}
+	c.withdrawRow()
+	c.expire(c.active())
+	return true
+}
+
+// expire fails the first open step, and with it the job.
+func (c *change) expire(step *Step) {
+	message := fmt.Sprintf("no worker had started it by %s", stamp(c.agg.Job.NotAfter))
+	c.failStep(step, ErrorExpired, message, "not_after passed")
+}
+
+// dateReached begins a job whose NotBefore is reached, and reports whether it is.
+func (c *change) dateReached() bool {
+	if !c.agg.Job.Parked || c.agg.Job.NotBefore.After(c.env.Now) {
+		return false
+	}
+	c.begin(c.active(), "not_before reached")
+	return true
+}
+
+// begin dispatches the first open step.
+func (c *change) begin(first *Step, cause string) {
+	c.dispatch(first, cause)
+	c.job(JobDispatching, "first step's outbox row created")
+}
+
+// decide sets the dates, and begins a job that has no date to wait for any more.
+func (e Reschedule) decide(c *change) {
+	job := &c.agg.Job
+	notBefore, notAfter := job.NotBefore, job.NotAfter
+	if e.NotBefore != nil {
+		notBefore = *e.NotBefore
+	}
+	if e.NotAfter != nil {
+		notAfter = *e.NotAfter
+	}
+	switch {
+	case job.State.Terminal() || job.State == JobCancelling:
+		c.refuse(CodeIllegalTransition, "the job is %s already", job.State)
+		return
+	case job.begun():
+		c.refuse(CodeIllegalTransition, "the job has begun: only a job that waits for its date is rescheduled")
+		return
+	case notBefore.Equal(job.NotBefore) && notAfter.Equal(job.NotAfter):
+		c.duplicate("the job has these dates already")
+		return
+	case !notAfter.IsZero() && !(notAfter.After(c.env.Now) && notAfter.After(notBefore)):
+		c.refuse(CodeNotAfterPassed, "not_after is %s, and must be later than now and than not_before", stamp(notAfter))
+		return
+	}
+	job.NotBefore, job.NotAfter = notBefore, notAfter
+	c.note(Transition{
+		Object: ObjectJob, Type: EventJobRescheduled, From: string(job.State), To: string(job.State),
+		Cause:  "reschedule request" + prefixed(": ", truncate(e.Reason, maxMessage)),
+		Detail: "not_before " + dateOrNone(notBefore) + ", not_after " + dateOrNone(notAfter),
+	})
+	if job.Parked && !notBefore.After(c.env.Now) {
+		c.begin(c.active(), "rescheduled to now")
+	}
+}
+
+// dateOrNone formats a date for the history.
+func dateOrNone(t time.Time) string {
+	if t.IsZero() {
+		return "none"
+	}
+	return stamp(t)
+}
