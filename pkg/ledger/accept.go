@@ -446,7 +446,12 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 		return a.accepted(ctx, plan, tablestore.Applied{}), nil
 	case winner != "":
 		return a.adoptWinner(ctx)
-	case errors.Is(cause, tablestore.ErrConflict): // The job id has a tombstone.
+	case errors.Is(cause, tablestore.ErrConflict):
+		// The job id has a tombstone. The accept's index rows may have been written after the sweeper
+		// deleted them, so they are deleted here.
+		if err := a.l.commitEach(ctx, discards(a.l.indexKeys(&plan.after.Job))); err != nil {
+			return nil, fmt.Errorf("accept: delete the index rows of an abandoned job: %w", err)
+		}
 		return nil, a.startOver(ctx)
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("accept: %w", cause)
