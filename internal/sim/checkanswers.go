@@ -26,7 +26,9 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 			c.violate("S11", "command %s was refused by an idempotency mismatch with itself", cmd.name())
 		}
 	case err != nil:
-		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) {
+		late, _ := errors.AsType[*apierror.Error](err)
+		expired := c.w.dates(cmd.hash())["not_after"] != nil && late != nil && late.Code == apierror.NotAfterPassed
+		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) && !expired {
 			c.violate("answer", "command %s: %v", cmd.name(), err)
 		}
 	case !c.job(jobID).exists && !c.job(jobID).purged:

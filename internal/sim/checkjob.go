@@ -194,6 +194,10 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 		c.violate("S10", "rev %d of job %s has no journal row of its own", j.row.Rev, j.id)
 	case j.row.Updated.Before(was.row.Updated):
 		c.violate("S10", "job %s was updated at %s and then at %s", j.id, was.row.Updated, j.row.Updated)
+	case was.row.Attempts == 0 && j.row.Attempts > 0 && j.row.NotBefore.After(time.Now()):
+		c.violate("dates", "job %s began before %s", j.id, j.row.NotBefore)
+	case was.row.Attempts > 0 && !(j.row.NotBefore.Equal(was.row.NotBefore) && j.row.NotAfter.Equal(was.row.NotAfter)):
+		c.violate("dates", "the dates of job %s were changed after it had begun", j.id)
 	case j.row.Attempts < was.row.Attempts:
 		c.violate("S10", "attempts of job %s went from %d to %d", j.id, was.row.Attempts, j.row.Attempts)
 	}

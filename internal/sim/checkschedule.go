@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,10 @@ func (c *checker) checkForward(j *job) {
 		c.violate("schedule", "the entry of job %s, %s, is missing", j.id, c.entryKey(j).Row)
 	case named && !due.IsZero() && j.row.EntryDue.After(due):
 		c.violate("schedule", "the entry of job %s is due at %s, and the job at %s", j.id, j.row.EntryDue, due)
-	case named || j.row.State == "PAUSED":
+	case named:
+	case !due.IsZero():
+		c.violate("schedule", "job %s is %s and has no entry, and is due at %s", j.id, j.row.State, due)
+	case j.row.State == "PAUSED":
 	case queued == nil:
 		c.violate("schedule", "job %s is %s and has no entry", j.id, j.row.State)
 	case j.row.Rev == 1 && !c.w.scenario.atomic:
@@ -37,6 +41,21 @@ func (c *checker) checkForward(j *job) {
 func (j *job) due() time.Time {
 	if j.row.Terminal() {
 		return j.row.Completed.Add(time.Minute)
+	}
+	due, expiry := j.progress(), j.evidence().Expiry()
+	if due.IsZero() || !expiry.IsZero() && expiry.Before(due) {
+		return expiry
+	}
+	return due
+}
+
+// progress is due for a live job that does not expire.
+func (j *job) progress() time.Time {
+	switch {
+	case j.row.Parked:
+		return j.row.NotBefore
+	case j.row.State == "PAUSED":
+		return time.Time{}
 	}
 	for i := range j.steps {
 		step := &j.steps[i]
@@ -71,6 +90,9 @@ func (c *checker) checkSchedule(writes []write) {
 		parts := strings.Split(w.op.Key.Row, ":")
 		if !w.gone() && timed(parts) {
 			c.entered[parts[2]] = true
+			if parts[0] == string(ledger.Date) && w.op.Properties.Get("claim").String() != "" {
+				c.violate("dates", "the entry of the date of job %s names reservations, and may be due in a year", parts[2])
+			}
 		}
 		if !w.gone() || !w.was || !timed(parts) {
 			continue
@@ -89,9 +111,9 @@ func (c *checker) checkSchedule(writes []write) {
 	}
 }
 
-// timed reports whether a row key of a shard is that of a timer or dispatch entry.
+// timed reports whether a row key of a shard is that of an entry that leads to a live job.
 func timed(parts []string) bool {
-	return len(parts) == 4 && (parts[0] == string(ledger.Timer) || parts[0] == string(ledger.Dispatch))
+	return len(parts) == 4 && slices.Contains([]ledger.Kind{ledger.Timer, ledger.Dispatch, ledger.Date}, ledger.Kind(parts[0]))
 }
 
 // checkEnd checks that the post-commit work of a job's end is done before the last entry that

@@ -38,6 +38,9 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 		strings.HasSuffix(who.name, "/sweeper") && end.After(time.Now()) {
 		c.violate("deadline", "step %d of job %s was timed out before %s", index, j.id, end)
 	}
+	if next.ErrorCode == statemachine.ErrorExpired && old.State != next.State && old.End().After(time.Now()) && old.Live() && old.State != "DISPATCHING" {
+		c.violate("dates", "step %d of job %s expired while a worker might hold it until %s", index, j.id, old.End())
+	}
 	if next.Attempt != old.Attempt {
 		c.checkPair(j, index)
 	}
@@ -66,7 +69,8 @@ func (c *checker) checkFailure(who actor, j *job, step *audit.StepRow) {
 	for i := range step.Spent {
 		justified = justified || step.Spent[i] > step.Budget[i]
 	}
-	if !justified && step.ErrorCode != statemachine.ErrorDispatchExhausted {
+	expired := step.ErrorCode == statemachine.ErrorExpired && !j.row.Started && !j.row.NotAfter.After(time.Now())
+	if !justified && !expired && step.ErrorCode != statemachine.ErrorDispatchExhausted {
 		c.violate("S13", "step %s of job %s failed (%s) with budget left", step.ID, j.id, step.ErrorCode)
 	}
 }

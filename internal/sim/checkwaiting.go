@@ -67,6 +67,7 @@ func (m *moment) reasons() []string {
 	quiet := m.now.Sub(m.job.heard) > leaseOf(m.step)/2
 	var found []string
 	for reason, holds := range map[string]bool{
+		"scheduled":    m.job.row.Parked,
 		"job_paused":   state == "PAUSED" && !m.held,
 		"pausing":      state == "PAUSING" && m.held,
 		"cancelling":   state == "CANCELLING" && m.held,
@@ -110,6 +111,8 @@ func (m *moment) since(reason string) time.Time {
 // until returns when the program will act on its own.
 func (m *moment) until(reason string) time.Time {
 	switch {
+	case reason == "scheduled":
+		return m.job.row.NotBefore
 	case reason == "scope_paused" && m.around.Pause.State == statemachine.ScopeRamping:
 		return m.around.Pause.ResumedAt.Add(m.around.Pause.Ramp)
 	case reason == "scope_paused":

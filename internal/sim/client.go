@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -113,6 +114,9 @@ func (w *world) body(c *command) fields {
 	if tags != nil {
 		body["tags"] = tags
 	}
+	if v := w.dates(c.hash()); v != nil {
+		maps.Copy(body, v)
+	}
 	return body
 }
 
@@ -193,6 +197,10 @@ func (v *visitor) resumeScope(id string, tries int) {
 
 // steer requests a random event of a job.
 func (v *visitor) steer(id string) {
+	if v.w.scenario.dated && v.chance(30) {
+		v.reschedule(id)
+		return
+	}
 	v.requestEvent(id, []statemachine.Event{
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{},
 		statemachine.Resume{}, statemachine.Retry{}, statemachine.Retry{}, nil, nil,
@@ -222,6 +230,49 @@ func (v *visitor) requestEvent(id string, event statemachine.Event) {
 	if _, paused := event.(statemachine.Pause); paused && v.chance(60) && v.pause(3*time.Second) {
 		v.requestEvent(id, statemachine.Resume{})
 	}
+}
+
+// reschedule requests other dates for a job. Most jobs have begun, and refuse it.
+func (v *visitor) reschedule(id string) {
+	body := fields{"reason": v.name}
+	switch {
+	case v.chance(60): // Few dates, so that a job often gets one back.
+		body["not_before"] = v.w.start.Add(time.Duration(1+v.rng.IntN(4)) * 30 * time.Second)
+	case v.chance(50):
+		body["delay_seconds"] = 0
+	}
+	if len(body) == 1 || v.chance(50) {
+		body["not_after"] = time.Now().Add(time.Duration(1+v.rng.IntN(90)) * time.Second)
+	}
+	if v.chance(20) {
+		delete(body, "not_after")
+		body["never_expires"] = true
+	}
+	_, _ = v.retry(3, func() (any, error) {
+		return v.ask("reschedule "+id, nil, func(r *request) (any, error) {
+			return nil, r.post("/v1/jobs/"+id+":reschedule", body, nil)
+		}, func(_ *request, _ any, err error) { v.w.check.answeredControl(id, statemachine.Reschedule{}, err) })
+	})
+}
+
+// dates returns the dates of a command, by its hash: a third of all commands has some.
+func (w *world) dates(hash string) fields {
+	rng := w.source("dates of " + hash)
+	if !w.scenario.dated || rng.IntN(3) > 0 {
+		return nil
+	}
+	dates := fields{}
+	switch rng.IntN(4) {
+	case 0:
+	case 1:
+		dates["delay_seconds"] = 1 + rng.IntN(60)
+	default:
+		dates["not_before"] = w.start.Add(time.Duration(1+rng.IntN(4)) * 30 * time.Second)
+	}
+	if len(dates) == 0 || rng.IntN(2) == 0 {
+		dates["not_after"] = w.start.Add(time.Duration(30+rng.IntN(150)) * time.Second)
+	}
+	return dates
 }
 
 // rerun returns a random request for a rerun.

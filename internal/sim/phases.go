@@ -108,6 +108,9 @@ func (w *world) idlePhase() {
 	w.until(end, func() bool { return false })
 	// Each pass reads each shard, and each claim the catalog and a few lists.
 	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/reconcileInterval) + 3
+	if w.scenario.dated {
+		passes += int(idleTime / sweepInterval)
+	}
 	if w.scenario.pauses {
 		passes += int(idleTime / time.Second) // the gate reads changes
 	}
@@ -129,7 +132,8 @@ func (w *world) pending() []string {
 func (w *world) unended() []string {
 	var list []string
 	for _, j := range w.check.all() {
-		if !j.row.Terminal() && j.row.State != "PAUSED" {
+		lapsed := !j.evidence().Expiry().IsZero() && j.row.NotAfter.Before(time.Now())
+		if !j.row.Terminal() && (j.row.State != "PAUSED" || lapsed) {
 			list = append(list, "job "+j.id+" is "+j.row.State+stepsOf(j))
 		}
 	}

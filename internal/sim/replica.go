@@ -269,6 +269,14 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, handoff *
 		return err
 	}
 	m.every(sweepInterval, sweeper.Loop())
+	if w.scenario.dated {
+		sweeping.Kind, sweeping.Random = ledger.Date, (&randomSource{rng: w.source(p.name + "/dates")}).float
+		dates, err := background.NewSweeper(sweeping)
+		if err != nil {
+			return err
+		}
+		m.every(sweepInterval, dates.Loop())
+	}
 	return m.addCleanup(w)
 }
 

@@ -27,6 +27,7 @@ type scenario struct {
 	shared        bool // several replicas use the atomic store, as on PostgreSQL; otherwise one, as embedded
 	spread        bool // job ids begin with random bits, as on Azure, otherwise with the time
 	pauses        bool // operators pause dispatch by scope
+	dated         bool // a third of the commands has dates, and operators reschedule jobs
 	described     bool // commands have documents and tags, and clients list jobs by them
 	sharesOutages bool // replicas share outages of the bus
 	replicas      int

@@ -63,11 +63,11 @@ func Refused(violations []Violation) *Error {
 }
 
 // precedence orders the codes of faults that can occur together in one request.
-var precedence = map[Code]int{RefInvalid: 1, TooLarge: 2, InvalidEnvelope: 3}
+var precedence = map[Code]int{NotAfterPassed: 1, RefInvalid: 2, TooLarge: 3, InvalidEnvelope: 4}
 
 // Foremost returns the code for a request with faults of both codes:
-// [InvalidEnvelope] before [TooLarge] before [RefInvalid] before any other, or
-// a if neither is one of these.
+// [InvalidEnvelope] before [TooLarge] before [RefInvalid] before [NotAfterPassed]
+// before any other, or a if neither is one of these.
 func Foremost(a, b Code) Code {
 	if precedence[b] > precedence[a] {
 		return b

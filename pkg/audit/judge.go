@@ -46,6 +46,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	j.judgeJournal()
 	j.judgeSteps()
 	j.judgeLineage()
+	j.judgeDates()
 	j.judgeOutbox()
 	j.judgeDirectives()
 	j.judgeOutside()
@@ -65,6 +66,7 @@ func (e *Evidence) Shape() []Finding {
 	j := &judge{Evidence: e, o: &Options{}}
 	j.judgeSteps()
 	j.judgeLineage()
+	j.judgeDates()
 	j.judgeOutbox()
 	j.judgeItems()
 	return j.findings
@@ -194,6 +196,37 @@ func (j *judge) judgeLineage() {
 	}
 }
 
+// judgeDates checks that a job that waits for its date has not begun, and that no job began or expired
+// before its date. The process that decided a change recorded the time by which it did.
+func (j *judge) judgeDates() {
+	job := j.Job
+	if job.Parked && (job.State != "QUEUED" || job.Attempts > 0 || job.EntryKind != "date") {
+		j.violate(Dates, "it waits for its date, is %s with %d attempts, and its entry is of the kind %q", job.State, job.Attempts, job.EntryKind)
+	}
+	if job.Code == statemachine.ErrorExpired && (job.Started || job.NotAfter.IsZero() || job.Completed.Before(job.NotAfter)) {
+		j.violate(Dates, "it expired at %s, its not_after is %s, and started is %t", stamp(job.Completed), stamp(job.NotAfter), job.Started)
+	}
+	for _, c := range j.changes {
+		for _, m := range c.moves {
+			if m.Object == "step" && m.To == "DISPATCHING" && m.From != m.To {
+				if c.at.Before(job.NotBefore) {
+					j.violate(Dates, "it began at %s, and its not_before is %s", stamp(c.at), stamp(job.NotBefore))
+				}
+				return
+			}
+		}
+	}
+}
+
+// Expiry returns when the job expires by itself, the zero time if it does not.
+func (e *Evidence) Expiry() time.Time {
+	s := (&judge{Evidence: e}).active()
+	if s == nil || e.Job.Started || e.Job.State == "CANCELLING" || s.State == "AWAITING_ACK" && !s.Expires.IsZero() {
+		return time.Time{}
+	}
+	return e.Job.NotAfter
+}
+
 // judgeSteps checks that one step is executed at a time, in order, and that the job's
 // state agrees with those of its steps.
 func (j *judge) judgeSteps() {
@@ -225,7 +258,7 @@ func (j *judge) judgeSteps() {
 	switch {
 	case active > 1:
 		j.violate(OneStep, "%d steps are in progress", active)
-	case state == "QUEUED", state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
+	case state == "QUEUED" && !j.Job.Parked, state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
 		j.Job.Terminal() && active > 0, !j.Job.Terminal() && active == 0 && done == len(j.Steps),
 		failed > 0 && state != "FAILED_FINAL" && state != "CANCELLED":
 		j.violate(OneStep, "it is %s and its steps are %s", state, strings.Join(states, ", "))
@@ -262,7 +295,7 @@ func (j *judge) judgeStep(s *StepRow, leases map[string]string) {
 			j.violate(Budget, "step %s spent %d of a budget of %d", s.ID, s.Spent[i], s.Budget[i])
 		}
 	}
-	final = final || s.MaxAttempts > 0 && spent >= s.MaxAttempts
+	final = final || s.MaxAttempts > 0 && spent >= s.MaxAttempts || s.ErrorCode == statemachine.ErrorExpired && j.Job.Code == s.ErrorCode
 	if s.State == "FAILED_FINAL" && (!final || s.ErrorCode == "") {
 		j.violate(Budget, "step %s failed for good (%q) with budget left", s.ID, s.ErrorCode)
 	}
@@ -401,9 +434,10 @@ func (j *judge) judgeForward() {
 		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
 	case named && j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):
 		j.late(Forward, "its schedule entry was due at %s", stamp(j.Job.EntryDue))
-	case named || j.Job.State == "PAUSED":
+	case named:
 	case !due.IsZero():
 		j.violate(Forward, "it is %s and has no schedule entry", j.Job.State)
+	case j.Job.State == "PAUSED":
 	case queued == nil:
 		j.violate(Forward, "it is %s, and neither a worker nor a schedule entry will take it up", j.Job.State)
 	case j.o.Split && j.Job.Rev == 1:
@@ -415,12 +449,24 @@ func (j *judge) judgeForward() {
 // process that publishes it.
 const publishHold = 15 * time.Minute
 
-// due returns the job's next deadline, the zero time if it has none: it is paused, or
-// waits for a worker in the pull queue.
-func (j *judge) due() (due time.Time) {
+// due returns the job's next deadline, the zero time if it has none: it does not expire, and is
+// paused, or waits for a worker in the pull queue.
+func (j *judge) due() time.Time {
+	due, expiry := j.progress(), j.Expiry()
+	if due.IsZero() || !expiry.IsZero() && expiry.Before(due) {
+		return expiry
+	}
+	return due
+}
+
+// progress is due for a job that does not expire.
+func (j *judge) progress() (due time.Time) {
 	s := j.active()
-	if s == nil || j.Job.State == "PAUSED" {
+	switch {
+	case s == nil || j.Job.State == "PAUSED":
 		return due
+	case j.Job.Parked:
+		return j.Job.NotBefore
 	}
 	switch s.State {
 	case "AWAITING_ACK", "IN_PROGRESS":

@@ -41,6 +41,8 @@ type JobRow struct {
 	Protocol               string
 	Rev, Attempts          int64
 	Updated, Completed     time.Time
+	NotBefore, NotAfter    time.Time
+	Started, Parked        bool
 	EntryKind, EntryNonce  string
 	EntryDue               time.Time
 	SlotPartition, SlotRow string
@@ -57,6 +59,8 @@ func ReadJob(p tablestore.Properties) JobRow {
 		Correlation: c.text("correlation_id"), Doc: c.text("doc_id"),
 		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
+		NotBefore: c.time("not_before"), NotAfter: c.time("not_after"),
+		Started: c.get("started").Bool(), Parked: c.get("parked").Bool(),
 		EntryKind: c.text("entry_kind"), EntryNonce: c.text("entry_nonce"), EntryDue: c.time("entry_due"),
 		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Record: c.text("claim"),
 		Tombstone: c.get("tombstone").Bool(),
