@@ -21,9 +21,9 @@ func TestAudit_FindsNothingInTheProgramsRows(t *testing.T) {
 		for _, split := range []bool{false, true} {
 			report := newFixture(t, split).audit(audit.Options{})
 			want := map[string]int{
-				"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 5, "PAUSED": 2, "DISPATCHING": 3,
+				"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 5, "PAUSED": 2, "DISPATCHING": 3, "QUEUED": 1,
 			}
-			if diff := cmp.Diff(want, report.States); diff != "" || report.Jobs != 12 || report.Rows < 150 {
+			if diff := cmp.Diff(want, report.States); diff != "" || report.Jobs != 13 || report.Rows < 150 {
 				t.Errorf("%d jobs, %d rows, states (-want +got):\n%s", report.Jobs, report.Rows, diff)
 			}
 			for _, finding := range report.Findings {
@@ -43,8 +43,8 @@ func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 				quiet++
 			}
 		}
-		if quiet != 10 {
-			t.Errorf("%d jobs are said to go on, want 10", quiet)
+		if quiet != 11 {
+			t.Errorf("%d jobs are said to go on, want 11", quiet)
 		}
 		time.Sleep(time.Hour) // No background work runs.
 		late := map[string]bool{}
@@ -106,6 +106,21 @@ var damages = map[string]damage{
 		rev := row.Properties.Get("rev").Int() + 1
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("queued", rev, `[{"object":"job","type":"job.succeeded","from":"DISPATCHING","to":"SUCCEEDED"}]`)
+	}},
+	"a job that has begun waits for its date": {rule: audit.Dates, says: "with 1 attempts", do: func(f *fixture) {
+		f.set(f.key("queued", "JOB"), "parked", tablestore.Bool(true))
+	}},
+	"a timer leads to a job that waits for its date": {rule: audit.Dates, says: `of the kind "timer"`, do: func(f *fixture) {
+		f.set(f.key("parked", "JOB"), "entry_kind", text("timer"))
+	}},
+	"a job began before its date": {rule: audit.Dates, says: "it began at", do: func(f *fixture) {
+		f.set(f.key("running", "JOB"), "not_before", tablestore.Time(time.Now().Add(time.Hour)))
+	}},
+	"a job expired without a date": {rule: audit.Dates, says: "it expired at", do: func(f *fixture) {
+		f.set(f.key("failed", "JOB"), "error_code", text("expired"))
+	}},
+	"nothing leads to a paused job that expires": {rule: audit.Forward, says: "has no schedule entry", do: func(f *fixture) {
+		f.set(f.key("paused", "JOB"), "not_after", tablestore.Time(time.Now().Add(time.Hour)))
 	}},
 	"a step is taken over by a job that is no rerun": {rule: audit.Lineage, says: "is no rerun", do: func(f *fixture) {
 		f.set(f.key("running", "STEP:0000:step0"), "outcome", text("carried"))

@@ -74,6 +74,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	f.change("paused", statemachine.Pause{})
 	f.rerun("rerun", "failed")
 	f.change("rerun", statemachine.Pause{})
+	f.park("parked")
 	f.accept("running")
 	f.beat(f.start("running"))
 	f.accept("claimed")
@@ -84,14 +85,24 @@ func newFixture(t *testing.T, split bool) *fixture {
 	return f
 }
 
+// park accepts a job that waits for its date.
+func (f *fixture) park(name string) {
+	cmd := command(name)
+	cmd.Job.NotBefore, cmd.Job.NotAfter = time.Now().UTC().Add(time.Hour), time.Now().UTC().Add(2*time.Hour)
+	f.jobs[name] = f.ledger.Submit(cmd)
+}
+
 // accept accepts a job of two steps.
-func (f *fixture) accept(name string) {
+func (f *fixture) accept(name string) { f.jobs[name] = f.ledger.Submit(command(name)) }
+
+// command is a command of two steps.
+func command(name string) ledger.Command {
 	first, second := ledgertest.Step("step0", "OCR", "ocr"), ledgertest.Step("step1", "OCR", "ocr")
 	first.Policy.MaxAttempts, second.Policy.MaxAttempts = 10, 10
 	cmd := ledgertest.Command("tenant_a", name, first, second)
 	cmd.Job.CorrelationID, cmd.Job.CallbackURLs = "of "+name, []string{"https://example.org/" + name}
 	cmd.Job.DocID, cmd.Job.Tags = "the "+name, statemachine.NewTags(map[string]string{"env": "prod", "job": "a:" + name})
-	f.jobs[name] = f.ledger.Submit(cmd)
+	return cmd
 }
 
 // rerun reruns a job.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -40,6 +41,49 @@ func TestRequiredFields(t *testing.T) {
 				refused{fields: set(name, text), code: apierror.InvalidEnvelope, pointer: "/" + name, message: "is required"}.run(t)
 			})
 		}
+	}
+}
+
+func TestRulesOfDates(t *testing.T) {
+	t.Parallel()
+	const form = "must be a time in the form of RFC 3339, such as 2026-01-28T02:00:00Z"
+	in := func(d time.Duration) string { return `"` + time.Now().Add(d).Format(time.RFC3339) + `"` }
+	late := "must be later than now and than not_before"
+	for _, test := range []refused{
+		{"a number", set("not_before", "1"), apierror.InvalidEnvelope, "/not_before", form},
+		{"a day", set("not_after", `"2026-01-28"`), apierror.InvalidEnvelope, "/not_after", form},
+		{"too far ahead", set("not_before", in(367*24*time.Hour)), apierror.InvalidEnvelope, "/not_before", "must be at most 366 days ahead"},
+		{"a text as delay", set("delay_seconds", `"60"`), apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to 31622400"},
+		{"half a second", set("delay_seconds", "0.5"), apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to 31622400"},
+		{"a negative delay", set("delay_seconds", "-1"), apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to 31622400"},
+		{
+			"both", map[string]string{"delay_seconds": "1", "not_before": in(time.Hour)},
+			apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is",
+		},
+		{"passed", set("not_after", in(-time.Second)), apierror.NotAfterPassed, "/not_after", late},
+		{
+			"before the begin", map[string]string{"delay_seconds": "7200", "not_after": in(time.Hour)},
+			apierror.NotAfterPassed, "/not_after", late,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t)
+		})
+	}
+}
+
+// A not_before that has passed means now, and a delay counts from the request.
+func TestDatesOfACommand(t *testing.T) {
+	t.Parallel()
+	before := time.Now().Truncate(time.Millisecond)
+	got, err := commands.Decode(body(set("delay_seconds", "90")), commands.Headers{}, commands.Policy{})
+	if err != nil || got.NotBefore.Before(before.Add(90*time.Second)) || got.NotBefore.After(time.Now().Add(90*time.Second)) {
+		t.Errorf("a delay of 90 s: %+v, %v", got, err)
+	}
+	got, err = commands.Decode(body(set("not_before", `"2026-01-01T00:00:00.0009+01:00"`)), commands.Headers{}, commands.Policy{})
+	if want := time.Date(2025, 12, 31, 23, 0, 0, 0, time.UTC); err != nil || !got.NotBefore.Equal(want) || got.NotBefore.Location() != time.UTC {
+		t.Errorf("a date: %+v, %v", got, err)
 	}
 }
 

@@ -170,6 +170,11 @@ func (b *bundle) acceptOf(tenantID string) string { return b.acceptIn(tenantID, 
 
 // acceptIn is acceptOf for another lane.
 func (b *bundle) acceptIn(tenantID string, lane int) string {
+	return b.ledger.Submit(b.command(tenantID, lane))
+}
+
+// command is a command of one step.
+func (b *bundle) command(tenantID string, lane int) ledger.Command {
 	b.serial++
 	cmd := ledgertest.Command(tenantID, fmt.Sprint(b.serial), statemachine.Step{
 		ID: "one", Service: "s", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
@@ -178,5 +183,5 @@ func (b *bundle) acceptIn(tenantID string, lane int) string {
 		},
 	})
 	cmd.Job.ProtocolID = "p"
-	return b.ledger.Submit(cmd)
+	return cmd
 }

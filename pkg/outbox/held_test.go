@@ -38,6 +38,53 @@ func TestRelay_LeavesPausedRows(t *testing.T) {
 	})
 }
 
+// A row that a pause holds back is withdrawn when its job expires: the sweeper does not know the job,
+// whose entry is one for the relay.
+func TestRelay_WithdrawsAPausedRowWhenItsJobExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.held.Store(true)
+		b.known.Store(true)
+		defer b.start(t)()
+		cmd := b.command("t", 1)
+		cmd.Job.NotAfter = time.Now().Add(time.Minute)
+		id := b.ledger.Submit(cmd)
+		time.Sleep(59 * time.Second)
+		b.ledger.Expire(ledger.Timer)
+		if agg := b.ledger.Read(id); agg.Job.State.Terminal() {
+			t.Errorf("the job is %s before its not_after", agg.Job.State)
+		}
+		time.Sleep(3 * time.Second)
+		b.ledger.Expire(ledger.Timer)
+		agg := b.ledger.Read(id)
+		if agg.Job.ErrorCode != statemachine.ErrorExpired || len(b.bus.ids()) != 0 {
+			t.Errorf("the job is %s (%s), published are %v", agg.Job.State, agg.Job.ErrorCode, b.bus.ids())
+		}
+	})
+}
+
+// A relay that finds an expired row due withdraws it, and publishes nothing.
+func TestRelay_PublishesNothingOfAnExpiredJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.held.Store(true)
+		b.known.Store(true)
+		cmd := b.command("t", 1)
+		cmd.Job.NotAfter = time.Now().Add(time.Minute)
+		id := b.ledger.Submit(cmd)
+		b.held.Store(false)
+		time.Sleep(2 * time.Minute)
+		if _, err := b.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if agg := b.ledger.Read(id); agg.Job.ErrorCode != statemachine.ErrorExpired || len(b.bus.ids()) != 0 {
+			t.Errorf("the job is %s (%s), published are %v", agg.Job.State, agg.Job.ErrorCode, b.bus.ids())
+		}
+	})
+}
+
 // A row that was accepted while its dispatch was paused does not wait for the safety net
 // when the pause ends: the next passes find it, as far as a ramp allows.
 func TestRelay_FindsRowsAcceptedDuringAPause(t *testing.T) {
