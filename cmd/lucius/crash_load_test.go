@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,7 +82,11 @@ func (l *load) submitAll(ctx context.Context, tenant string) {
 func (l *load) submit(ctx context.Context, tenant, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, waittest.Bound(l.t))
 	defer cancel()
-	response, err := l.site.client.SubmitCommandWithResponse(ctx, nil, commandOf(tenant, key))
+	command := commandOf(tenant, key)
+	if strings.HasSuffix(key, "3") { // The job waits for its date, often across a kill, and then has plenty of time to start.
+		command.DelaySeconds, command.NotAfter = 1, api.NewTime(time.Now().Add(24*time.Hour))
+	}
+	response, err := l.site.client.SubmitCommandWithResponse(ctx, nil, command)
 	if err != nil || response.JSON202 == nil {
 		if err == nil && response.StatusCode() < 500 && response.StatusCode() != http.StatusTooManyRequests {
 			l.t.Errorf("command %s of %s was refused: %s", key, tenant, response.Body)

@@ -38,7 +38,8 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 		strings.HasSuffix(who.name, "/sweeper") && end.After(time.Now()) {
 		c.violate("deadline", "step %d of job %s was timed out before %s", index, j.id, end)
 	}
-	if next.ErrorCode == statemachine.ErrorExpired && old.State != next.State && old.End().After(time.Now()) && old.Live() && old.State != "DISPATCHING" {
+	held := old.Live() && old.State != "DISPATCHING" && old.End().After(time.Now())
+	if held && next.ErrorCode == statemachine.ErrorExpired && old.State != next.State {
 		c.violate("dates", "step %d of job %s expired while a worker might hold it until %s", index, j.id, old.End())
 	}
 	if next.Attempt != old.Attempt {

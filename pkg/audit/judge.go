@@ -201,7 +201,8 @@ func (j *judge) judgeLineage() {
 func (j *judge) judgeDates() {
 	job := j.Job
 	if job.Parked && (job.State != "QUEUED" || job.Attempts > 0 || job.EntryKind != "date") {
-		j.violate(Dates, "it waits for its date, is %s with %d attempts, and its entry is of the kind %q", job.State, job.Attempts, job.EntryKind)
+		j.violate(Dates, "it waits for its date, is %s with %d attempts, and its entry is of the kind %q",
+			job.State, job.Attempts, job.EntryKind)
 	}
 	if job.Code == statemachine.ErrorExpired && (job.Started || job.NotAfter.IsZero() || job.Completed.Before(job.NotAfter)) {
 		j.violate(Dates, "it expired at %s, its not_after is %s, and started is %t", stamp(job.Completed), stamp(job.NotAfter), job.Started)

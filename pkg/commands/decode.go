@@ -331,10 +331,11 @@ func (d *decoder) callbackURLs() []string {
 func (d *decoder) dates(now time.Time) (notBefore, notAfter time.Time) {
 	notBefore, notAfter = d.date("not_before", now), d.date("not_after", now)
 	if value, ok := d.present("delay_seconds", optional); ok {
+		const most = int64(statemachine.MaxAhead / time.Second)
 		number, _ := value.(json.Number)
 		switch seconds, err := number.Int64(); {
-		case err != nil || seconds < 0 || seconds > int64(statemachine.MaxAhead/time.Second):
-			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to %d", int64(statemachine.MaxAhead/time.Second))
+		case err != nil || seconds < 0 || seconds > most:
+			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to %d", most)
 		case d.fields["not_before"] != nil:
 			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is")
 		default:

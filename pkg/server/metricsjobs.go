@@ -46,7 +46,8 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 		jobSeconds: m.Histogram("lucius_job_duration_seconds",
 			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
 		beginLate: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "lucius_begin_late_seconds", Help: "Time from the not_before of a job that waited for it to its begin.", Buckets: jobBuckets,
+			Name: "lucius_begin_late_seconds", Buckets: jobBuckets,
+			Help: "Time from the not_before of a job that waited for it to its begin.",
 		}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lucius_expired_total", Help: "Jobs that ended because no worker had started them by their not_after.",
