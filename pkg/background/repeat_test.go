@@ -197,6 +197,32 @@ func TestPreview_ShowsWhatBecomesOfASample(t *testing.T) {
 	}
 }
 
+// A retry of cancelled jobs selects each of them once, also the cancelled reruns.
+func TestBulk_RerunsCancelledRerunsOnce(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		w := open(t, store)
+		cancelled := []string{w.accept("t", "OCR")}
+		for range 3 {
+			accepted, err := w.Rerun(t.Context(), ledger.Rerun{JobID: w.fail("t", "x"), From: ledger.FromFailed})
+			musttest.NoError(t, err)
+			cancelled = append(cancelled, accepted.Job.ID)
+		}
+		for _, id := range cancelled {
+			w.Apply(id, statemachine.Cancel{})
+		}
+		slices.Reverse(cancelled)
+		request := background.BulkRequest{Filter: search.Filter{TenantID: "t", State: statemachine.JobCancelled}, Limit: 3}
+		for _, want := range [][]string{cancelled[:3], cancelled[3:], nil} {
+			op := create(t, w.Operations, "", request)
+			runOnce(t, runner(t, w.Operations))
+			if page := get(t, w.Operations, op.ID); !slices.Equal(ids(page), want) || page.Applied != len(want) {
+				t.Errorf("%+v, want %v", page, want)
+			}
+		}
+	})
+}
+
 // telltale calls a function after each rerun.
 type telltale struct {
 	background.Rerunner

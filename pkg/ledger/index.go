@@ -49,6 +49,7 @@ type IndexRow struct {
 	Service     string    `column:"service"`
 	ErrorCode   string    `column:"error_code"`
 	EndedAt     time.Time `column:"ended_at"`
+	Supersedes  string    `column:"supersedes"` // of a cancelled rerun: its own are listed under that job
 }
 
 // IndexEntry is an index row, with the newest rerun of its job if the query asks for it. The rerun's
@@ -122,20 +123,22 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 		}
 	}
 	if q.Reruns && len(entries) > 0 {
-		if err := l.markSuperseded(ctx, q.TenantID, entries); err != nil {
+		if err := l.markSuperseded(ctx, &q, entries); err != nil {
 			return nil, false, err
 		}
 	}
 	return entries, page.Next != "", nil
 }
 
-// markSuperseded sets the reruns of ended jobs of one month.
-func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []IndexEntry) error {
-	reruns, few, err := l.rerunsBetween(ctx, tenantID, entries[0].JobID, entries[len(entries)-1].JobID, len(entries))
+// markSuperseded sets the reruns of ended jobs.
+func (l *Ledger) markSuperseded(ctx context.Context, q *IndexQuery, entries []IndexEntry) error {
+	jobs := make([]*statemachine.Job, len(entries))
 	for i := range entries {
-		if entries[i].SupersededBy = reruns[entries[i].JobID]; err == nil && !few {
-			entries[i].SupersededBy, err = l.newestRerun(ctx, tenantID, entries[i].JobID)
-		}
+		jobs[i] = &statemachine.Job{ID: entries[i].JobID, TenantID: q.TenantID, State: q.State, Supersedes: entries[i].Supersedes}
+	}
+	by, err := l.Superseded(ctx, jobs)
+	for i := range by {
+		entries[i].SupersededBy = by[i]
 	}
 	return err
 }
@@ -144,19 +147,17 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 func (l *Ledger) reruns(ctx context.Context, tenantID string, rows []rerunRow) (map[string]string, error) {
 	reruns := make(map[string]string, len(rows))
 	for _, row := range rows {
-		id := row.JobID
 		if reruns[row.Supersedes] != "" { // The newest is the first.
 			continue
 		}
+		id, err := row.JobID, error(nil)
 		if row.Cancelled {
-			var err error
-			if id, err = l.standing(ctx, tenantID, id); err != nil {
-				return nil, err
-			}
+			id, err = l.standing(ctx, tenantID, id)
 		}
-		if id != "" {
-			reruns[row.Supersedes] = id
+		if err != nil {
+			return nil, err
 		}
+		reruns[row.Supersedes] = id
 	}
 	return reruns, nil
 }
@@ -167,25 +168,23 @@ func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]st
 	by := make([]string, len(jobs))
 	groups := map[string][]int{}
 	for i, job := range jobs {
-		if job.State.Terminal() {
-			partition := l.rerunsOf(job.TenantID, job.ID).Partition
-			groups[partition] = append(groups[partition], i)
+		if id := supersedable(job); job.State.Terminal() {
+			group := fmt.Sprint(l.rerunsOf(job.TenantID, id).Partition, id == job.ID) // Others may be much older.
+			groups[group] = append(groups[group], i)
 		}
 	}
 	for _, group := range groups {
-		slices.SortFunc(group, func(i, j int) int { return strings.Compare(ListOrder(jobs[i].ID), ListOrder(jobs[j].ID)) })
+		order := func(i int) string { return ListOrder(supersedable(jobs[i])) }
+		slices.SortFunc(group, func(i, j int) int { return strings.Compare(order(i), order(j)) })
 		first, last := jobs[group[0]], jobs[group[len(group)-1]]
-		reruns, few, err := l.rerunsBetween(ctx, first.TenantID, first.ID, last.ID, len(group))
+		reruns, few, err := l.rerunsBetween(ctx, first.TenantID, supersedable(first), supersedable(last), len(group))
+		for _, i := range group {
+			if by[i] = reruns[supersedable(jobs[i])]; err == nil && (!few || by[i] == jobs[i].ID) { // A late write removed its mark.
+				by[i], err = l.SupersededBy(ctx, jobs[i])
+			}
+		}
 		if err != nil {
 			return nil, err
-		}
-		for _, i := range group {
-			if by[i] = reruns[jobs[i].ID]; by[i] != "" || few && supersedable(jobs[i]) == jobs[i].ID {
-				continue
-			}
-			if by[i], err = l.SupersededBy(ctx, jobs[i]); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return by, nil
@@ -253,11 +252,7 @@ func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (strin
 	if !job.State.Terminal() {
 		return "", nil
 	}
-	id, err := l.newestRerun(ctx, job.TenantID, job.ID)
-	if over := supersedable(job); id == "" && err == nil && over != job.ID {
-		return l.newestRerun(ctx, job.TenantID, over)
-	}
-	return id, err
+	return l.newestRerun(ctx, job.TenantID, supersedable(job))
 }
 
 // supersedable returns the id of the job under which reruns of this job are listed: a
@@ -422,6 +417,8 @@ func indexRowOf(agg *statemachine.Aggregate) IndexRow {
 	switch {
 	case job.State == statemachine.JobFailedFinal:
 		row.ErrorCode = job.ErrorCode
+	case job.State == statemachine.JobCancelled:
+		row.Supersedes = job.Supersedes
 	case !job.State.Terminal():
 		row.ErrorCode = step.LastErrorCode
 	}

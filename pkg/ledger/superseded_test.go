@@ -23,7 +23,7 @@ func (b *bundle) rerun(t *testing.T, jobID string, from ledger.RerunFrom) statem
 	return accepted.Job
 }
 
-// supersededBy is the job's rerun, and the one that the index of failed jobs lists.
+// supersededBy is the ended job's rerun, and the one that the index of its state lists.
 func (b *bundle) supersededBy(t *testing.T, jobID string) (verified, listed string) {
 	t.Helper()
 	agg, err := b.Job(t.Context(), jobID)
@@ -34,7 +34,7 @@ func (b *bundle) supersededBy(t *testing.T, jobID string) (verified, listed stri
 		t.Fatal(err)
 	}
 	entries, _, err := b.Index(t.Context(), ledger.IndexQuery{
-		TenantID: "tenant_a", Month: ledger.IDTime(jobID), State: statemachine.JobFailedFinal, Reruns: true, Limit: 10,
+		TenantID: "tenant_a", Month: ledger.IDTime(jobID), State: agg.Job.State, Reruns: true, Limit: 10,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func TestRerun_ACancelledOneLeavesTheFailureOpen(t *testing.T) {
 	if by, listed := b.supersededBy(t, old); by != second.ID || listed != second.ID || second.Supersedes != old {
 		t.Errorf("the job is superseded by %q, listed %q, want %s", by, listed, second.ID)
 	}
-	if by, _ := b.supersededBy(t, first.ID); by != second.ID {
-		t.Errorf("the cancelled rerun is superseded by %q, want %s", by, second.ID)
+	if by, listed := b.supersededBy(t, first.ID); by != second.ID || listed != second.ID {
+		t.Errorf("the cancelled rerun is superseded by %q, listed %q, want %s", by, listed, second.ID)
 	}
 	b.failFinal(t)
 	third := b.rerun(t, old, ledger.FromStart)
@@ -138,12 +138,27 @@ func TestRerun_ACancelledOneDoesNotAffectAnother(t *testing.T) {
 	second := b.rerun(t, old, ledger.FromStart)
 	b.Apply(first.ID, statemachine.Cancel{})
 	for _, id := range []string{old, first.ID} {
-		if by, _ := b.supersededBy(t, id); by != second.ID {
-			t.Errorf("%s is superseded by %q, want %s", id, by, second.ID)
+		if by, listed := b.supersededBy(t, id); by != second.ID || listed != second.ID {
+			t.Errorf("%s is superseded by %q, listed %q, want %s", id, by, listed, second.ID)
 		}
 	}
-	if _, listed := b.supersededBy(t, old); listed != second.ID {
-		t.Errorf("the list says %q, want %s", listed, second.ID)
+}
+
+// A write of the accept that lands after the cancellation removes the mark of the rerun's row.
+func TestIndex_ACancelledRerunDoesNotSupersedeItself(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	first := b.rerun(t, old, ledger.FromFailed)
+	key := tablestore.Key{
+		Table: "luciusjobindex", Partition: "reruns:tenant_a:" + ledger.IDTime(old).Format("200601"),
+		Row: ledger.ListOrder(old) + ":" + ledger.ListOrder(first.ID),
+	}
+	before := b.Row(key).Properties
+	b.Apply(first.ID, statemachine.Cancel{})
+	b.Put(key, before)
+	if by, listed := b.supersededBy(t, first.ID); by != "" || listed != "" {
+		t.Errorf("the cancelled rerun is superseded by %q, listed %q", by, listed)
 	}
 }
 
