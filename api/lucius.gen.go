@@ -1210,7 +1210,7 @@ type BlockerType string
 
 // BulkRequest Selects live jobs, either by `job_ids` or by filters that must all match.
 type BulkRequest struct {
-	// All Select all jobs. Required if nothing else selects any.
+	// All Select all jobs. Required if at most `created_before` says which.
 	//
 	// Example: false
 	All bool `json:"all,omitempty,omitzero"`
@@ -4328,7 +4328,7 @@ type RetryRequest struct {
 	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
 	After *string `json:"after,omitempty"`
 
-	// All Select all jobs. Required if nothing else selects any.
+	// All Select all jobs. Required if only `state` and `created_before` say which.
 	//
 	// Example: false
 	All bool `json:"all,omitempty,omitzero"`

@@ -63,15 +63,15 @@ func (b *bulk) register(t *tool, cmd *cobra.Command) {
 	asks(cmd)
 }
 
-// selects reports whether a flag selects jobs.
+// selects reports whether a flag selects jobs. --created-before alone does not.
 func (b *bulk) selects() bool {
-	return b.all || !b.All() || len(b.tags) > 0 || b.state+b.createdAfter+b.createdBefore+b.failedAfter+b.failedBefore != ""
+	return b.all || !b.All() || len(b.tags) > 0 || b.state+b.createdAfter+b.failedAfter+b.failedBefore != ""
 }
 
 // request returns the request for the named jobs, or for those that the flags select.
 func (b *bulk) request(s *session, ids []string) (*api.BulkRequest, error) {
 	switch {
-	case len(ids) > 0 && b.selects():
+	case len(ids) > 0 && (b.selects() || b.createdBefore != ""):
 		return nil, usagef("name jobs, or select them by flags, not both")
 	case len(ids) == 0 && !b.selects():
 		return nil, usagef("say which jobs: their ids, flags such as --service, or --all")

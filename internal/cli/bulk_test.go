@@ -171,6 +171,8 @@ func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 		"retry a --from middle":        "--from is",
 		"retry --state SUCCEEDED":      "say which jobs",
 		"retry a --state SUCCEEDED":    "not both",
+		"retry --created-before 1h":    "say which jobs",
+		"retry a --created-before 1h":  "not both",
 		"retry --all --state PAUSED":   "--state is",
 		"retry --all --rate fast":      "20/s",
 		"retry --failed-after soon":    "--failed-after is",

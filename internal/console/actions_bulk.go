@@ -64,9 +64,11 @@ func selectionOf(r *request) (s selection, err error) {
 	return s, nil
 }
 
-// empty reports whether it selects all jobs.
+// empty reports whether it selects all jobs, or all that were accepted before a time.
 func (s *selection) empty() bool {
-	return len(s.JobIDs) == 0 && s.All()
+	filters := s.OperationFilter
+	filters.CreatedBefore = api.Time{}
+	return len(s.JobIDs) == 0 && filters.All()
 }
 
 // state returns the state of the selected jobs, empty if there are several.
@@ -79,10 +81,11 @@ func (s *selection) state() api.JobState {
 
 // args returns the selection as arguments of the command line.
 func (s *selection) args() []string {
+	args := append(slices.Clone(s.JobIDs), s.flags()...)
 	if s.empty() {
-		return []string{"--all"}
+		args = append([]string{"--all"}, args...)
 	}
-	return append(slices.Clone(s.JobIDs), s.flags()...)
+	return args
 }
 
 // query returns the filters as pairs of [link].

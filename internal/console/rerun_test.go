@@ -125,6 +125,13 @@ func TestRetry_RepeatsJobsThatSucceeded(t *testing.T) {
 	b.asks(t, "POST /v1/admin/retries {"+asked+strings.Replace(strings.Replace(edited, "%", "", 1), "%", `"reason":"a new model",`, 1))
 	b.submits(t, "retry", url.Values{"ticked": {"1"}, "job": {"j1"}, "state": {"SUCCEEDED"}})
 	b.asks(t, `POST /v1/admin/retries {"from":"start","job_ids":["j1"]}`)
+	// A time is no selection, whether the user chose it or not.
+	for _, all := range []string{"", "&created_before=2026-01-27T10:01:30Z"} {
+		has(t, b.send(http.MethodGet, "/ui/do/retry?state=SUCCEEDED"+all, nil, "HX-Target", "dialog").Body.String(),
+			"lucius retry --all --created-before 2026-01-27T")
+	}
+	b.submits(t, "retry", url.Values{"state": {"SUCCEEDED"}, "created_before": {before}})
+	b.asks(t, "POST /v1/admin/retries {\"all\":true,"+asked+`"from":"start","state":"SUCCEEDED"}`)
 	b.submits(t, "retry", url.Values{"state": {"CANCELLED"}, "from_step": {"ocr"}, "callbacks": {"none"}})
 	b.asks(t, `POST /v1/admin/retries {"all":true,"callbacks":"none","from_step":"ocr","state":"CANCELLED"}`)
 }

@@ -123,7 +123,7 @@ func runner(t *testing.T, service *background.Operations, set ...func(*backgroun
 
 func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {
 	t.Helper()
-	r.All = len(r.JobIDs) == 0 && r.Filter.All()
+	r.All = len(r.JobIDs) == 0
 	op, err := s.Create(t.Context(), key, r)
 	musttest.NoError(t, err)
 	return op

@@ -36,7 +36,7 @@ func (w *world) successes(n int) []string {
 func again(patch string) background.BulkRequest {
 	time.Sleep(2 * time.Millisecond) // The time of an id has no more digits.
 	return background.BulkRequest{
-		Filter: search.Filter{State: statemachine.JobSucceeded, CreatedBefore: time.Now()},
+		Filter: search.Filter{State: statemachine.JobSucceeded, CreatedBefore: time.Now()}, All: true,
 		Edits:  background.Edits{PayloadPatch: json.RawMessage(patch)},
 	}
 }

@@ -90,7 +90,8 @@ type BulkRequest struct {
 	// After is a truncated operation with the same Filter. Its jobs, and all before them, are left
 	// out. Optional.
 	After string
-	// All must be set if neither JobIDs nor Filter is.
+	// All must be set if neither JobIDs nor Filter says which. CreatedBefore, and the State of a
+	// retry, do not.
 	All bool
 	// Edits are those of a retry.
 	Edits
@@ -112,6 +113,7 @@ func (r *BulkRequest) complete() error {
 	}
 	r.Kind = cmp.Or(r.Kind, KindRetry)
 	filters := r.Filter
+	filters.CreatedBefore = time.Time{}
 	if r.Kind == KindRetry {
 		if filters.State = ""; len(r.JobIDs) == 0 {
 			r.Filter.State = cmp.Or(r.Filter.State, statemachine.JobFailedFinal)
@@ -134,7 +136,7 @@ func (r *BulkRequest) complete() error {
 	case len(r.JobIDs) > 0 && (!r.Filter.All() || r.After != ""):
 		return invalidRequest("/job_ids", "must not be combined with filters")
 	case len(r.JobIDs) == 0 && filters.All() && !r.All:
-		return invalidRequest("/all", "must be true to select all jobs: name job_ids or filters to select some")
+		return invalidRequest("/all", "must be true to select all jobs: name job_ids, or filters besides created_before, to select some")
 	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
 		return invalidRequest("/from", "must be failed or start")
 	case r.Limit < 0 || r.Limit > MaxBulkJobs:

@@ -3585,7 +3585,7 @@ export interface components {
              */
             job_ids?: string[];
             /**
-             * @description Select all jobs. Required if nothing else selects any.
+             * @description Select all jobs. Required if only `state` and `created_before` say which.
              * @example false
              */
             all?: boolean;
@@ -3714,7 +3714,7 @@ export interface components {
              */
             job_ids?: string[];
             /**
-             * @description Select all jobs. Required if nothing else selects any.
+             * @description Select all jobs. Required if at most `created_before` says which.
              * @example false
              */
             all?: boolean;
