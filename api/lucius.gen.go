@@ -2898,7 +2898,9 @@ type Operation struct {
 	// Filter The filters of the request; absent if it named the jobs, or selected all.
 	Filter OperationFilter `json:"filter"`
 
-	// From Where a rerun starts, from the failed step or from the first one.
+	// From Where its reruns start. Absent if it depends on each named job: the first step of one
+	// that succeeded, the failed step of any other.
+	//
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
@@ -4373,7 +4375,10 @@ type RetryRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
 
-	// From Where a rerun starts, from the failed step or from the first one.
+	// From Where the reruns start. Absent means the first step of a job that succeeded, and the
+	// failed step of any other. With `failed`, jobs that succeeded are left out, unless the
+	// protocol is `current`.
+	//
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`

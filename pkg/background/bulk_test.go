@@ -34,6 +34,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 		w.end(statemachine.ResultSucceeded, "")
 		op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 			JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
+			Edits: background.Edits{From: ledger.FromFailed},
 		})
 		musttest.NoError(t, err)
 		var mu sync.Mutex

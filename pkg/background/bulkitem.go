@@ -48,7 +48,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 			return err
 		}
 	}
-	return w.rerun(ctx, item)
+	return w.rerun(ctx, item, &agg.Job)
 }
 
 // superseded sets the outcome if the job has a rerun. The ledger would accept another rerun
@@ -74,11 +74,11 @@ const OperationTag = statemachine.SystemTag + "operation"
 
 // rerun reruns an ended job. A job that a filter selected can only have this rerun if that was
 // cancelled; then the cancelled one is rerun instead.
-func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
-	for id := item.JobID; ; id = item.NewJobID {
-		rerun := w.op.rerun(id)
-		rerun.Actor, rerun.RequestID, rerun.Reason = w.op.Actor, w.op.ID, w.op.Reason
-		rerun.Tags = statemachine.NewTags(map[string]string{OperationTag: w.op.ID})
+func (w *bulkWorker) rerun(ctx context.Context, item *itemRow, job *statemachine.Job) error {
+	rerun := w.op.rerun(job)
+	rerun.Actor, rerun.RequestID, rerun.Reason = w.op.Actor, w.op.ID, w.op.Reason
+	rerun.Tags = statemachine.NewTags(map[string]string{OperationTag: w.op.ID})
+	for ; ; rerun.JobID = item.NewJobID {
 		accepted, err := w.cfg.Operations.cfg.Commands.Rerun(ctx, rerun)
 		if err != nil {
 			return w.refused(ctx, item, err)

@@ -260,11 +260,7 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 // selectJobs returns the items of the operation, and notes in it where they end if more jobs may
 // match.
 func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest, op *Operation) (items []*itemRow, err error) {
-	filter, err := s.begin(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	for job, err := range s.selected(ctx, r, filter) {
+	for job, err := range s.selected(ctx, r) {
 		more, bounded := errors.AsType[*search.MoreError](err)
 		switch {
 		case bounded:

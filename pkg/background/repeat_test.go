@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
@@ -37,7 +39,7 @@ func again(patch string) background.BulkRequest {
 	time.Sleep(2 * time.Millisecond) // The time of an id has no more digits.
 	return background.BulkRequest{
 		Filter: search.Filter{State: statemachine.JobSucceeded, CreatedBefore: time.Now()}, All: true,
-		Edits:  background.Edits{PayloadPatch: json.RawMessage(patch)},
+		Edits: background.Edits{PayloadPatch: json.RawMessage(patch)},
 	}
 }
 
@@ -191,9 +193,48 @@ func TestPreview_ShowsWhatBecomesOfASample(t *testing.T) {
 			t.Errorf("%s: %+v", one.Job.ID, one.Plan)
 		}
 	}
-	named, err := w.Preview(t.Context(), background.BulkRequest{JobIDs: old[:1]})
-	if err != nil || named.Matched != 1 || named.Sample[0].Refused == nil || named.Sample[0].Refused.Code != apierror.NothingToRun {
-		t.Errorf("of a named job that has succeeded: %+v, %v", named, err)
+}
+
+// A dry run counts the jobs that the operation would rerun: by default a job that succeeded from its
+// first step, and any other from the failed one.
+func TestBulk_RerunsWhatItsPreviewCounts(t *testing.T) {
+	t.Parallel()
+	w := open(t, ledgertest.Atomic())
+	var jobs []string
+	for range 2 {
+		cmd := ledgertest.Command("t", uuid.NewString(), ledgertest.Step("one", "OCR", "s"), ledgertest.Step("two", "OCR", "s"))
+		jobs = append(jobs, w.Submit(cmd))
+		w.end(statemachine.ResultSucceeded, "")
+		w.end([]statemachine.ResultStatus{statemachine.ResultSucceeded, statemachine.ResultFailedFinal}[len(jobs)-1], "")
+	}
+	failed, two, succeeded := background.Edits{From: ledger.FromFailed}, background.Edits{FromStep: "two"}, again("").Filter
+	succeeded.TenantID = "t"
+	for name, test := range map[string]struct {
+		request background.BulkRequest
+		first   []int // steps that are executed first, by job of the sample
+	}{
+		"named":                            {background.BulkRequest{JobIDs: jobs}, []int{0, 1}},
+		"named, from the failed step":      {background.BulkRequest{JobIDs: jobs, Edits: failed}, []int{1}},
+		"named, from a step":               {background.BulkRequest{JobIDs: jobs, Edits: two}, []int{1, 1}},
+		"that succeeded":                   {background.BulkRequest{Filter: succeeded}, []int{0}},
+		"that succeeded, from the failed…": {background.BulkRequest{Filter: succeeded, Edits: failed}, nil},
+	} {
+		preview, err := w.Preview(t.Context(), test.request)
+		musttest.NoError(t, err)
+		var first []int
+		for _, one := range preview.Sample {
+			first = append(first, one.Plan.First)
+		}
+		if !slices.Equal(first, test.first) || preview.Matched != len(test.first) {
+			t.Errorf("%s: the preview counts %d, which start at %v, want %v", name, preview.Matched, first, test.first)
+		}
+	}
+	op := create(t, w.Operations, "", background.BulkRequest{JobIDs: jobs})
+	runOnce(t, runner(t, w.Operations))
+	for i, item := range get(t, w.Operations, op.ID).Items {
+		if carried := w.Read(item.NewJobID).Steps[0].Outcome != ""; item.Outcome != background.ItemApplied || carried != (i == 1) {
+			t.Errorf("%+v, carried %t", item, carried)
+		}
 	}
 }
 

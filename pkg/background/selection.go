@@ -37,10 +37,8 @@ func (k Kind) applies(state statemachine.JobState) bool {
 	switch k {
 	case KindRetry:
 		return state.Terminal()
-	case KindCancel:
-		return !state.Terminal() && state != statemachine.JobCancelling
-	case KindPause:
-		return !state.Terminal() && state != statemachine.JobCancelling && !waits
+	case KindCancel, KindPause:
+		return !state.Terminal() && state != statemachine.JobCancelling && !(k == KindPause && waits)
 	default:
 		return waits
 	}
@@ -59,8 +57,8 @@ const (
 
 // Edits say what the reruns of a retry do, see [commands.Rerun].
 type Edits struct {
-	// From is where they start. Optional. Defaults to the first step if the filter selects jobs that
-	// succeeded, else to the failed step.
+	// From is where they start. Optional. Defaults to the first step of a job that succeeded, else to
+	// the failed step.
 	From         ledger.RerunFrom `json:"from,omitempty"`
 	FromStep     string           `json:"from_step,omitempty"`
 	PayloadPatch json.RawMessage  `json:"payload_patch,omitempty"`
@@ -68,10 +66,18 @@ type Edits struct {
 	NoCallbacks  bool             `json:"no_callbacks,omitempty"`
 }
 
+// start returns where the rerun of a job in that state starts.
+func (e *Edits) start(state statemachine.JobState) ledger.RerunFrom {
+	if e.From == "" && e.FromStep == "" && state == statemachine.JobSucceeded {
+		return ledger.FromStart
+	}
+	return cmp.Or(e.From, ledger.FromFailed)
+}
+
 // rerun returns the rerun of a job.
-func (e *Edits) rerun(jobID string) commands.Rerun {
+func (e *Edits) rerun(job *statemachine.Job) commands.Rerun {
 	return commands.Rerun{
-		Rerun:        ledger.Rerun{JobID: jobID, From: e.From, FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
+		Rerun:        ledger.Rerun{JobID: job.ID, From: e.start(job.State), FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
 		PayloadPatch: e.PayloadPatch, Current: e.Current,
 	}
 }
@@ -117,11 +123,8 @@ func (r *BulkRequest) complete() error {
 	if r.Kind == KindRetry {
 		if filters.State = ""; len(r.JobIDs) == 0 {
 			r.Filter.State = cmp.Or(r.Filter.State, statemachine.JobFailedFinal)
+			r.From = r.start(r.Filter.State)
 		}
-		if r.From == "" && r.FromStep == "" && r.repeats() {
-			r.From = ledger.FromStart
-		}
-		r.From = cmp.Or(r.From, ledger.FromFailed)
 	}
 	r.Limit = cmp.Or(r.Limit, MaxBulkJobs)
 	if r.RatePerSecond == 0 {
@@ -137,7 +140,7 @@ func (r *BulkRequest) complete() error {
 		return invalidRequest("/job_ids", "must not be combined with filters")
 	case len(r.JobIDs) == 0 && filters.All() && !r.All:
 		return invalidRequest("/all", "must be true to select all jobs: name job_ids, or filters besides created_before, to select some")
-	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
+	case r.From != "" && r.From != ledger.FromFailed && r.From != ledger.FromStart:
 		return invalidRequest("/from", "must be failed or start")
 	case r.Limit < 0 || r.Limit > MaxBulkJobs:
 		return invalidRequest("/limit", fmt.Sprintf("must be from 0 to %d", MaxBulkJobs))
@@ -159,9 +162,11 @@ func (r *BulkRequest) complete() error {
 	return nil
 }
 
-// repeats reports whether the request selects jobs that succeeded.
-func (r *BulkRequest) repeats() bool {
-	return r.Kind == KindRetry && r.Filter.State == statemachine.JobSucceeded
+// applies reports whether the operation changes a job in that state. One that succeeded has no failed
+// step.
+func (r *BulkRequest) applies(state statemachine.JobState) bool {
+	none := r.From == ledger.FromFailed && r.FromStep == "" && !r.Current && state == statemachine.JobSucceeded
+	return r.Kind.applies(state) && !none
 }
 
 // checkRetry checks what a retry has beyond other operations.
@@ -170,7 +175,7 @@ func (r *BulkRequest) checkRetry() error {
 	switch {
 	case f.State != "" && !f.State.Terminal():
 		return invalidRequest("/state", "must be FAILED_FINAL, CANCELLED or SUCCEEDED")
-	case r.repeats() && (f.CreatedBefore.IsZero() || f.CreatedBefore.After(time.Now())):
+	case f.State == statemachine.JobSucceeded && (f.CreatedBefore.IsZero() || f.CreatedBefore.After(time.Now())):
 		return invalidRequest("/created_before", "is required for jobs that succeeded, and must not be in the future: "+
 			"a repeat with the same time leaves out the reruns of this operation")
 	case f.State != statemachine.JobFailedFinal && f.ErrorCode != "":
@@ -180,7 +185,7 @@ func (r *BulkRequest) checkRetry() error {
 	case len(r.PayloadPatch) > MaxBulkPatch:
 		return invalidRequest("/payload_patch", fmt.Sprintf("must have at most %d bytes", MaxBulkPatch))
 	}
-	rerun := r.rerun("")
+	rerun := r.rerun(&statemachine.Job{})
 	return rerun.Check()
 }
 
@@ -230,9 +235,8 @@ const (
 )
 
 // selected yields the jobs that a request selects, regardless of its limit; named ones without
-// reading them. It ends after an error, which is a [*search.MoreError] or the store's. The filter is
-// that of begin.
-func (s *Operations) selected(ctx context.Context, r *BulkRequest, filter search.Filter) iter.Seq2[*search.Found, error] {
+// reading them. It ends after an error, which is a [*search.MoreError], or that of begin or the store.
+func (s *Operations) selected(ctx context.Context, r *BulkRequest) iter.Seq2[*search.Found, error] {
 	return func(yield func(*search.Found, error) bool) {
 		for _, job := range search.Named(r.JobIDs) {
 			if !yield(job, nil) {
@@ -242,8 +246,13 @@ func (s *Operations) selected(ctx context.Context, r *BulkRequest, filter search
 		if len(r.JobIDs) > 0 {
 			return
 		}
+		filter, err := s.begin(ctx, r)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
 		seen := map[string]bool{}
-		for job, err := range s.find.Find(ctx, &filter, r.Kind.applies) {
+		for job, err := range s.find.Find(ctx, &filter, r.applies) {
 			if err == nil && (job.SupersededBy != "" || r.Kind != KindRetry && again(seen, job.JobID)) {
 				continue
 			}
@@ -291,17 +300,13 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 			return preview, err
 		}
 		for _, job := range named {
-			if job.Job != nil && r.Kind.applies(job.Job.Job.State) {
+			if job.Job != nil && r.applies(job.Job.Job.State) {
 				add(job)
 			}
 		}
 	}
 	if len(r.JobIDs) == 0 {
-		filter, err := s.begin(ctx, &r)
-		if err != nil {
-			return preview, err
-		}
-		for job, err := range s.selected(ctx, &r, filter) {
+		for job, err := range s.selected(ctx, &r) {
 			if _, preview.Truncated = errors.AsType[*search.MoreError](err); preview.Truncated {
 				break
 			}
@@ -326,7 +331,7 @@ func (s *Operations) sample(ctx context.Context, r *BulkRequest, jobs []*search.
 		}
 		one := Sample{Aggregate: job.Job}
 		if r.Kind == KindRetry {
-			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
+			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(&job.Job.Job))
 			if one.Plan = &plan; err != nil {
 				if one.Plan, one.Refused = nil, apierror.From(err); one.Refused.Code.Status() >= 500 {
 					return nil, err

@@ -3664,6 +3664,12 @@ export interface components {
              * @example 2026-01-28T00:00:00.000Z
              */
             failed_before?: string;
+            /**
+             * @description Where the reruns start. Absent means the first step of a job that succeeded, and the
+             *     failed step of any other. With `failed`, jobs that succeeded are left out, unless the
+             *     protocol is `current`.
+             * @example failed
+             */
             from?: components["schemas"]["RerunFrom"];
             /**
              * @description The step to start at, in place of `from`.
@@ -3914,6 +3920,11 @@ export interface components {
              */
             named: boolean;
             filter: components["schemas"]["OperationFilter"];
+            /**
+             * @description Where its reruns start. Absent if it depends on each named job: the first step of one
+             *     that succeeded, the failed step of any other.
+             * @example failed
+             */
             from?: components["schemas"]["RerunFrom"];
             /**
              * @description The step at which its reruns start, in place of `from`.
