@@ -6443,7 +6443,7 @@ type ClientInterface interface {
 	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
-	// `created_after` these are the jobs accepted in this month or the two before it. At most
+	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
 	// 100,000 jobs are counted; `truncated` is true if there are more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
@@ -6710,12 +6710,12 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-	// ones or those until `created_before`. The set of jobs is fixed when the operation is
-	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-	// per starting point and set of corrections, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+	// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+	// operation is created; one with the same filters and `after` takes the jobs that follow. A
+	// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+	// one rerun per starting point and set of corrections, however often it is requested. A
+	// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
 	// operation. The sample of a dry run shows what would become of each job.
 	//
@@ -6728,12 +6728,12 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-	// ones or those until `created_before`. The set of jobs is fixed when the operation is
-	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-	// per starting point and set of corrections, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+	// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+	// operation is created; one with the same filters and `after` takes the jobs that follow. A
+	// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+	// one rerun per starting point and set of corrections, however often it is requested. A
+	// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
 	// operation. The sample of a dry run shows what would become of each job.
 	//
@@ -7519,7 +7519,7 @@ func (c *Client) CreateCancellation(ctx context.Context, params *CreateCancellat
 // Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
-// `created_after` these are the jobs accepted in this month or the two before it. At most
+// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
 // 100,000 jobs are counted; `truncated` is true if there are more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
@@ -8056,12 +8056,12 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-// ones or those until `created_before`. The set of jobs is fixed when the operation is
-// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-// per starting point and set of corrections, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+// operation is created; one with the same filters and `after` takes the jobs that follow. A
+// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+// one rerun per starting point and set of corrections, however often it is requested. A
+// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 // way, with the reason. The reruns have the tag `lucius.operation`, which names the
 // operation. The sample of a dry run shows what would become of each job.
 //
@@ -8084,12 +8084,12 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-// ones or those until `created_before`. The set of jobs is fixed when the operation is
-// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-// per starting point and set of corrections, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+// operation is created; one with the same filters and `after` takes the jobs that follow. A
+// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+// one rerun per starting point and set of corrections, however often it is requested. A
+// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 // way, with the reason. The reruns have the tag `lucius.operation`, which names the
 // operation. The sample of a dry run shows what would become of each job.
 //
@@ -12816,7 +12816,7 @@ type ClientWithResponsesInterface interface {
 	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
-	// `created_after` these are the jobs accepted in this month or the two before it. At most
+	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
 	// 100,000 jobs are counted; `truncated` is true if there are more.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -13101,12 +13101,12 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-	// ones or those until `created_before`. The set of jobs is fixed when the operation is
-	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-	// per starting point and set of corrections, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+	// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+	// operation is created; one with the same filters and `after` takes the jobs that follow. A
+	// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+	// one rerun per starting point and set of corrections, however often it is requested. A
+	// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
 	// operation. The sample of a dry run shows what would become of each job.
 	//
@@ -13119,12 +13119,12 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-	// ones or those until `created_before`. The set of jobs is fixed when the operation is
-	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-	// per starting point and set of corrections, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+	// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+	// operation is created; one with the same filters and `after` takes the jobs that follow. A
+	// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+	// one rerun per starting point and set of corrections, however often it is requested. A
+	// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
 	// operation. The sample of a dry run shows what would become of each job.
 	//
@@ -17565,7 +17565,7 @@ func (c *ClientWithResponses) CreateCancellationWithResponse(ctx context.Context
 // Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
-// `created_after` these are the jobs accepted in this month or the two before it. At most
+// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
 // 100,000 jobs are counted; `truncated` is true if there are more.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -18012,12 +18012,12 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-// ones or those until `created_before`. The set of jobs is fixed when the operation is
-// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-// per starting point and set of corrections, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+// operation is created; one with the same filters and `after` takes the jobs that follow. A
+// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+// one rerun per starting point and set of corrections, however often it is requested. A
+// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 // way, with the reason. The reruns have the tag `lucius.operation`, which names the
 // operation. The sample of a dry run shows what would become of each job.
 //
@@ -18036,12 +18036,12 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first; without `created_after`, those of three months, the last
-// ones or those until `created_before`. The set of jobs is fixed when the operation is
-// created; one with the same filters and `after` takes the jobs that follow. A repeat with
-// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
-// per starting point and set of corrections, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// other than cancelled ones, newest first; without `created_after` and `doc_id`, those of three
+// months, the last ones or those until `created_before`. The set of jobs is fixed when the
+// operation is created; one with the same filters and `after` takes the jobs that follow. A
+// repeat with the same `Idempotency-Key` returns the same operation, and a job gets at most
+// one rerun per starting point and set of corrections, however often it is requested. A
+// selected job that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
 // way, with the reason. The reruns have the tag `lucius.operation`, which names the
 // operation. The sample of a dry run shows what would become of each job.
 //

@@ -191,8 +191,9 @@ func (s *sketch) fail(tenant string, n int, code string) []string {
 	for i := range n {
 		id := newID(now.Add(time.Duration(i-n+1) * time.Millisecond))
 		s.jobs[id] = &statemachine.Aggregate{Job: statemachine.Job{
-			ID: id, TenantID: tenant, State: statemachine.JobFailedFinal, ErrorCode: code,
-		}}
+			ID: id, TenantID: tenant, State: statemachine.JobFailedFinal, ErrorCode: code, RequestType: "r",
+			CreatedAt: ledger.IDTime(id), CompletedAt: ledger.IDTime(id),
+		}, Steps: []statemachine.Step{{Type: "S"}}}
 		s.entries[tenant] = append(s.entries[tenant], ledger.IndexEntry{IndexRow: ledger.IndexRow{
 			JobID: id, RequestType: "r", StepType: "S", ErrorCode: code, EndedAt: ledger.IDTime(id),
 		}})

@@ -96,8 +96,7 @@ type BulkRequest struct {
 	// After is a truncated operation with the same Filter. Its jobs, and all before them, are left
 	// out. Optional.
 	After string
-	// All must be set if neither JobIDs nor Filter says which. CreatedBefore, and the State of a
-	// retry, do not.
+	// All must be set without JobIDs and filters other than CreatedBefore and the State of a retry.
 	All bool
 	// Edits are those of a retry.
 	Edits
@@ -162,8 +161,7 @@ func (r *BulkRequest) complete() error {
 	return nil
 }
 
-// applies reports whether the operation changes a job in that state. One that succeeded has no failed
-// step.
+// applies reports whether the operation changes a job in that state: a success has no failed step.
 func (r *BulkRequest) applies(state statemachine.JobState) bool {
 	none := r.From == ledger.FromFailed && r.FromStep == "" && !r.Current && state == statemachine.JobSucceeded
 	return r.Kind.applies(state) && !none

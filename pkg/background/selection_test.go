@@ -147,6 +147,81 @@ func TestCreate_SelectsJobsByDocumentAndTags(t *testing.T) {
 	}
 }
 
+// The ended jobs of a document are those of its own list, of any age: the cost does not depend on
+// other jobs. A tag may be common, so the failed jobs with it are found among the failed jobs.
+func TestCreate_SelectsTheEndedJobsOfADocument(t *testing.T) {
+	t.Parallel()
+	for _, store := range []tablestore.Store{ledgertest.Atomic(), ledgertest.Split()} {
+		synctest.Test(t, func(t *testing.T) {
+			store, counter := storetest.Counting(store)
+			w := open(t, store)
+			end := func(doc string, state statemachine.JobState) string {
+				cmd := ledgertest.Command("t", uuid.NewString(), ledgertest.Step("one", "OCR", "s"))
+				cmd.Job.DocID, cmd.Job.Tags = doc, "env=prod"
+				id := w.Submit(cmd)
+				switch state {
+				case statemachine.JobCancelled:
+					w.Apply(id, statemachine.Cancel{})
+				case statemachine.JobSucceeded:
+					w.end(statemachine.ResultSucceeded, "")
+				default:
+					w.end(statemachine.ResultFailedFinal, "broken")
+				}
+				return id
+			}
+			states := []statemachine.JobState{statemachine.JobFailedFinal, statemachine.JobCancelled, statemachine.JobSucceeded}
+			want := map[statemachine.JobState][]string{}
+			for range 2 {
+				for _, state := range states {
+					want[state] = append(want[state], end("d", state))
+					w.RerunOf(end("d", state), ledger.FromStart) // It is left out, and so is the cancelled rerun that has another one.
+				}
+				cancelled := w.RerunOf(end("d", statemachine.JobFailedFinal), ledger.FromStart)
+				w.Apply(cancelled, statemachine.Cancel{})
+				w.RerunOf(cancelled, ledger.FromStart)
+				time.Sleep(120 * 24 * time.Hour)
+			}
+			for _, state := range states {
+				slices.Sort(want[state])
+				var costs []int64
+				for range 2 {
+					for range 20 {
+						end("e", state)
+					}
+					counter.Reset()
+					request := background.BulkRequest{Filter: search.Filter{TenantID: "t", DocID: "d", State: state}}
+					if state == statemachine.JobSucceeded {
+						request.Filter.CreatedBefore = time.Now()
+					}
+					if got := selected(t, w.Operations, request); !slices.Equal(got, want[state]) {
+						t.Errorf("%s: %v, want %v", state, got, want[state])
+					}
+					costs = append(costs, counter.Counts().RowsRead)
+				}
+				if costs[0] != costs[1] {
+					t.Errorf("%s: with 20 and 40 jobs of another document it reads %v rows", state, costs)
+				}
+			}
+			var costs []int64
+			for range 2 {
+				w.succeed(10)
+				for range 20 {
+					end("f", statemachine.JobSucceeded)
+				}
+				counter.Reset()
+				request := background.BulkRequest{Filter: search.Filter{TenantID: "t", Tags: "env=prod"}}
+				if preview, err := w.Preview(t.Context(), request); err != nil || preview.Matched != 40 {
+					t.Errorf("with the tag: %+v, %v", preview, err)
+				}
+				costs = append(costs, counter.Counts().RowsRead)
+			}
+			if costs[0] != costs[1] {
+				t.Errorf("with 20 and 40 more jobs that have the tag it reads %v rows", costs)
+			}
+		})
+	}
+}
+
 func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Split())

@@ -38,9 +38,10 @@ const newestFirst = 9_999_999_999_999
 
 // IndexRow is one index row: a job that may match.
 type IndexRow struct {
-	JobID string            `column:"job_id"`
-	DocID string            `column:"doc_id"`
-	Tags  statemachine.Tags `column:"tags"`
+	JobID      string            `column:"job_id"`
+	DocID      string            `column:"doc_id"`
+	Tags       statemachine.Tags `column:"tags"`
+	Supersedes string            `column:"supersedes"` // where the reruns of a cancelled job are listed
 	// The rest is set in the rows of ended jobs, and of live jobs by state: the current or
 	// last step, the code of its last failure if the job is live or FAILED_FINAL, and when
 	// the job ended.
@@ -49,7 +50,6 @@ type IndexRow struct {
 	Service     string    `column:"service"`
 	ErrorCode   string    `column:"error_code"`
 	EndedAt     time.Time `column:"ended_at"`
-	Supersedes  string    `column:"supersedes"` // of a cancelled rerun: its own are listed under that job
 }
 
 // IndexEntry is an index row, with the newest rerun of its job if the query asks for it. The rerun's
@@ -89,7 +89,7 @@ type IndexQuery struct {
 	// State is a terminal state, or empty for all jobs. If the ledger lists live jobs, it may
 	// be any state; Month is not used for those of live jobs.
 	State statemachine.JobState
-	// Reruns asks for the newest rerun of each job, if State is terminal.
+	// Reruns asks for the newest rerun of each job that is in State, if that is terminal.
 	Reruns bool
 	// CorrelationID lists the jobs with that id, of all months.
 	CorrelationID string
@@ -122,25 +122,20 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 			return nil, false, fmt.Errorf("read the job index: %w", err)
 		}
 	}
-	if q.Reruns && len(entries) > 0 {
-		if err := l.markSuperseded(ctx, &q, entries); err != nil {
+	if q.Reruns {
+		jobs := make([]*statemachine.Job, len(entries))
+		for i := range entries {
+			jobs[i] = &statemachine.Job{ID: entries[i].JobID, TenantID: q.TenantID, State: q.State, Supersedes: entries[i].Supersedes}
+		}
+		by, err := l.Superseded(ctx, jobs)
+		if err != nil {
 			return nil, false, err
+		}
+		for i := range by {
+			entries[i].SupersededBy = by[i]
 		}
 	}
 	return entries, page.Next != "", nil
-}
-
-// markSuperseded sets the reruns of ended jobs.
-func (l *Ledger) markSuperseded(ctx context.Context, q *IndexQuery, entries []IndexEntry) error {
-	jobs := make([]*statemachine.Job, len(entries))
-	for i := range entries {
-		jobs[i] = &statemachine.Job{ID: entries[i].JobID, TenantID: q.TenantID, State: q.State, Supersedes: entries[i].Supersedes}
-	}
-	by, err := l.Superseded(ctx, jobs)
-	for i := range by {
-		entries[i].SupersededBy = by[i]
-	}
-	return err
 }
 
 // reruns returns the newest rerun that was not cancelled, by the job that it supersedes.
@@ -385,7 +380,7 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	for _, key := range l.indexKeys(&statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, DocID: job.DocID, Tags: job.Tags,
 	}) {
-		put(key, indexCodec.Encode(&IndexRow{JobID: job.ID, DocID: job.DocID, Tags: job.Tags}, nil))
+		put(key, indexCodec.Encode(&IndexRow{JobID: job.ID, DocID: job.DocID, Tags: job.Tags, Supersedes: job.Supersedes}, nil))
 	}
 	if _, listed := l.tenants.Load(job.TenantID); !listed {
 		put(tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)},
@@ -399,7 +394,7 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)
-	entry := indexRowOf(agg)
+	entry := IndexRowOf(agg)
 	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.Encode(&entry, nil)}}}
 	if job.Supersedes != "" && job.State == statemachine.JobCancelled {
 		stage = append(stage, l.indexRerun(job))
@@ -407,18 +402,16 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	return stage
 }
 
-// indexRowOf returns the row of a job in the index of its state.
-func indexRowOf(agg *statemachine.Aggregate) IndexRow {
+// IndexRowOf returns the row of a job in the index of its state.
+func IndexRowOf(agg *statemachine.Aggregate) IndexRow {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
 	row := IndexRow{
-		JobID: job.ID, DocID: job.DocID, Tags: job.Tags,
+		JobID: job.ID, DocID: job.DocID, Tags: job.Tags, Supersedes: job.Supersedes,
 		RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
 	}
 	switch {
 	case job.State == statemachine.JobFailedFinal:
 		row.ErrorCode = job.ErrorCode
-	case job.State == statemachine.JobCancelled:
-		row.Supersedes = job.Supersedes
 	case !job.State.Terminal():
 		row.ErrorCode = step.LastErrorCode
 	}
@@ -445,7 +438,7 @@ func (p *planner) relist(out *plan) {
 	if moved { // Not in a Post stage, which a conflict of another may leave out.
 		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Discard, Key: keyOf(&before.Job)}}})
 	}
-	if row := indexRowOf(after); !after.Job.State.Terminal() && (moved || p.isAccept() || row != indexRowOf(before)) {
+	if row := IndexRowOf(after); !after.Job.State.Terminal() && (moved || p.isAccept() || row != IndexRowOf(before)) {
 		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Put, Key: keyOf(&after.Job), Properties: indexCodec.Encode(&row, nil)}}})
 	}
 }

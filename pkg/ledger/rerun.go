@@ -72,9 +72,11 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	if plan.Command == nil {
 		return Accepted{Job: plan.Old.Job, Replayed: true}, nil
 	}
-	if plan.Command.Job.Supersedes, err = l.lastRerun(ctx, &plan.Old.Job); err != nil {
+	last, err := l.newest(ctx, plan.Old)
+	if err != nil {
 		return Accepted{}, err
 	}
+	plan.Command.Job.Supersedes = supersedable(&last.Job)
 	accepted, err := l.Accept(ctx, *plan.Command)
 	if err != nil {
 		return Accepted{}, fmt.Errorf("rerun job %s: %w", plan.Old.Job.ID, err)
@@ -152,7 +154,8 @@ func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err er
 	return plan, err
 }
 
-// newest returns the last job in the chain of reruns that begins with this one.
+// newest returns the last job in the chain of reruns that begins with this one. A job with several
+// reruns has them in one chain, so that of all of them the last one shows how the command ended.
 func (l *Ledger) newest(ctx context.Context, agg *statemachine.Aggregate) (*statemachine.Aggregate, error) {
 	for {
 		next, err := l.SupersededBy(ctx, &agg.Job)
@@ -163,17 +166,6 @@ func (l *Ledger) newest(ctx context.Context, agg *statemachine.Aggregate) (*stat
 			return nil, err
 		}
 	}
-}
-
-// lastRerun returns the id of the last job in the chain of reruns that begins with this
-// one. A job with several reruns has them in one chain, so that of all of them the last one
-// shows how the command ended.
-func (l *Ledger) lastRerun(ctx context.Context, job *statemachine.Job) (string, error) {
-	last, err := l.newest(ctx, &statemachine.Aggregate{Job: *job})
-	if err != nil {
-		return "", err
-	}
-	return supersedable(&last.Job), nil
 }
 
 // Lineage returns the jobs that repeat each other with this one, oldest first, at most that many, and

@@ -162,7 +162,7 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 	for _, t := range largest {
 		samples = append(samples, t.newest...)
 	}
-	if err := x.check(ctx, statemachine.JobFailedFinal, samples); err != nil {
+	if err := x.check(ctx, &f, samples); err != nil {
 		return report, ledger.Problem(err)
 	}
 	for _, t := range largest {

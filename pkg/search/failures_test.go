@@ -380,7 +380,9 @@ func (m *many) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntr
 }
 
 func (m *many) Job(context.Context, string) (*statemachine.Aggregate, error) {
-	return &statemachine.Aggregate{Job: statemachine.Job{State: statemachine.JobFailedFinal}}, nil
+	return &statemachine.Aggregate{
+		Job: statemachine.Job{TenantID: "many", State: statemachine.JobFailedFinal}, Steps: make([]statemachine.Step, 1),
+	}, nil
 }
 
 func TestFailures_AreBounded(t *testing.T) {

@@ -65,6 +65,7 @@ func (*MoreError) Error() string { return "the search ended at its bound: there 
 
 const (
 	maxExamined = 100_000 // index entries read for one call
+	readCost    = 4       // more entries that an entry counts for whose job must be read
 	tenantPage  = 1000    // tenants whose entries are merged
 	entryPage   = 1000    // index entries or ids read at once
 	maxChecked  = 2000    // ended jobs read because their entries are recent
@@ -87,11 +88,11 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 // wanted is not nil, it skips those in other states. It ends after an error, which is a [*MoreError]
 // or the source's.
 //
-// It finds ended jobs in the index, page of tenants by page, each newest first. It applies the
-// fields that the index has, and takes the time of acceptance from the job's id. Entries are
-// written before the commit that ends the job or makes its rerun, so Find reads the jobs of the
-// first 2,000 whose commit may be under way; an atomic store has none. It ends after 100,000
-// entries.
+// It finds ended jobs in the index, page of tenants by page, each newest first, by the fields that
+// the index has and the time in the job's id. It reads each job of a document, and each success with
+// a tag. Other entries are written before the commit that ends the job or makes its rerun, so it
+// reads the first 2,000 whose commit may be under way; an atomic store has none. It ends after
+// 100,000 entries, of which one whose job is read counts for five.
 //
 // It reads live jobs, in no particular order, and yields those with two slots perhaps twice.
 func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[*Found, error] {
@@ -235,7 +236,7 @@ func (x *Finder) ended(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error
 					continue
 				}
 			}
-			if err := x.checkRecent(ctx, f.State, page, now, &checks); err != nil {
+			if err := x.checkUnsure(ctx, f, page, now, &checks); err != nil {
 				return err
 			}
 			if !yield(page) {
@@ -245,7 +246,7 @@ func (x *Finder) ended(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error
 				return end
 			}
 		}
-		err := x.checkRecent(ctx, f.State, page, now, &checks)
+		err := x.checkUnsure(ctx, f, page, now, &checks)
 		if err == nil {
 			yield(page)
 		}
@@ -253,8 +254,12 @@ func (x *Finder) ended(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error
 	})
 }
 
-// checkRecent checks the jobs whose commit may be under way, as many as may still be checked.
-func (x *Finder) checkRecent(ctx context.Context, state statemachine.JobState, page []*Found, now time.Time, checks *int) error {
+// checkUnsure checks the jobs of a list that does not say how they ended; else those whose commit
+// may be under way, as many as may still be checked.
+func (x *Finder) checkUnsure(ctx context.Context, f *Filter, page []*Found, now time.Time, checks *int) error {
+	if len(page) > 0 && page[0].EndedAt.IsZero() {
+		return x.check(ctx, f, page)
+	}
 	if x.Source.Atomic() {
 		return nil
 	}
@@ -263,7 +268,7 @@ func (x *Finder) checkRecent(ctx context.Context, state statemachine.JobState, p
 	})
 	recent = recent[:min(*checks, len(recent))]
 	*checks -= len(recent)
-	return x.check(ctx, state, recent)
+	return x.check(ctx, f, recent)
 }
 
 // entries yields the index entries of the ended jobs that may match, after [Filter.After].
@@ -279,13 +284,16 @@ func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error
 			if err != nil || len(tenants) == 0 {
 				return err
 			}
-			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage, After: at.job, Reruns: true}
+			q := HintQuery{Tenants: tenants, Page: entryPage, After: at.job, Reruns: true}
 			at.last = tenants[len(tenants)-1]
 			for hint, err := range f.Hints(ctx, x.Source, q) {
 				if err != nil {
 					return err
 				}
-				if left--; left < 0 {
+				if left--; hint.EndedAt.IsZero() {
+					left -= readCost
+				}
+				if left < 0 {
 					return &MoreError{After: at.String()}
 				}
 				at.job = hint.JobID
@@ -323,18 +331,18 @@ func (x *Finder) tenants(ctx context.Context, f *Filter, after string) ([]string
 	return nil, nil
 }
 
-// check reads those ended jobs that have not been read. It marks the jobs that did not end in the
-// state, and clears reruns that do not exist.
-func (x *Finder) check(ctx context.Context, state statemachine.JobState, ended []*Found) error {
+// check reads those jobs that have not been read. It marks the jobs that do not match, and clears
+// reruns that do not exist.
+func (x *Finder) check(ctx context.Context, f *Filter, ended []*Found) error {
 	ended = slices.DeleteFunc(slices.Clone(ended), func(found *Found) bool { return found.checked })
 	for part := range slices.Chunk(ended, readPage) {
 		if err := x.Read(ctx, part); err != nil {
 			return err
 		}
 		for _, found := range part {
-			found.checked, found.wrong = true, found.Job == nil || found.Job.Job.State != state
+			found.checked, found.wrong = true, found.Job == nil || !f.Matches(found.Job)
 			if !found.wrong {
-				found.message = found.Job.Job.ErrorMessage
+				found.IndexRow, found.message = ledger.IndexRowOf(found.Job), found.Job.Job.ErrorMessage
 			}
 			found.Job = nil // A caller may hold many.
 		}

@@ -39,10 +39,11 @@ type HintQuery struct {
 }
 
 // list names the list of jobs to read: of the filter's document, or else of its correlation id, or of
-// its first tag. If it names none, the lists by state are read. Those of jobs that failed or were
-// cancelled are shorter than that of a common tag, and their rows have the tags.
-func (f *Filter) list() (docID, correlationID, tag string) {
+// its first tag. If it names none, or the query asks for it, the lists by state are read. Those of jobs
+// that failed or were cancelled are shorter than that of a common tag, and their rows have the tags.
+func (f *Filter) list(q *HintQuery) (docID, correlationID, tag string) {
 	switch {
+	case len(q.States) > 0:
 	case f.DocID != "":
 		docID = f.DocID
 	case f.CorrelationID != "":
@@ -60,7 +61,7 @@ func (f *Filter) list() (docID, correlationID, tag string) {
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
-		if docID, correlationID, _ := f.list(); len(q.States) == 0 && docID+correlationID != "" {
+		if docID, correlationID, _ := f.list(&q); docID+correlationID != "" {
 			_, err := f.walk(ctx, index, &q, time.Time{}, yield)
 			return err
 		}
@@ -134,16 +135,14 @@ const idLead = 24 * time.Hour
 // walk yields the hints of one month, or of all months if month is zero, newest first across
 // all tenants. It reports whether to continue with an older month.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint) bool) (more bool, err error) {
-	states, docID, correlationID, tag := q.States, "", "", ""
-	if len(states) == 0 {
-		docID, correlationID, tag = f.list()
-	}
+	docID, correlationID, tag := f.list(q)
+	states := q.States
 	switch {
 	case len(states) > 0:
-	case f.State.Terminal() && docID+correlationID+tag == "":
+	case f.State.Terminal():
 		states = []statemachine.JobState{f.State}
 	default:
-		states = []statemachine.JobState{""} // All jobs, of those that the list names.
+		states = []statemachine.JobState{""} // All jobs.
 	}
 	lists := len(q.Tenants) * len(states)
 	sources := make([]*source, 0, lists)
