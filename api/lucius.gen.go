@@ -2938,7 +2938,9 @@ type Operation struct {
 	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
 	OperationID string `json:"operation_id"`
 
-	// PayloadPatch What its reruns merge into the payloads.
+	// PayloadPatch What its reruns merge into the payloads. A list of operations leaves it out if it is
+	// longer than 200 bytes.
+	//
 	//
 	// Example: {"model":"v3"}
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
@@ -3173,7 +3175,8 @@ type OperationResults struct {
 
 // OperationSample A job that an operation would change.
 type OperationSample struct {
-	// Changes Of a retry. How the command of the rerun would differ from that of the job.
+	// Changes Of a retry. How the command of the rerun would differ from that of the job. A value of
+	// more than 200 characters is given as a string: the beginning of its text, and `…`.
 	Changes []CommandChange `json:"changes,omitempty,omitzero"`
 
 	// ErrorCode Why it failed, or why its current step last failed.

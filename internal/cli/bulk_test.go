@@ -414,6 +414,24 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 	}
 }
 
+// A list leaves out a long patch: then the operation itself tells whether it is the same repetition.
+func TestRetry_ComparesALongPatchWithThatOfTheOperation(t *testing.T) {
+	t.Parallel()
+	for patch, want := range map[string]string{`{"model": "v3"}`: "2026-01-27T10:00:00.000Z", `{"model": "v4"}`: "2026-01-27T11:59:00.000Z"} {
+		listed := operation(api.OperationStateDone, 2)
+		listed.From, listed.Filter = api.RerunFromStart, api.OperationFilter{TenantID: "t", State: api.JobStateSucceeded, CreatedBefore: at(2 * time.Hour)}
+		full := listed
+		full.PayloadPatch = json.RawMessage(`{"model":"v3"}`)
+		server := newScripted(t, map[string][]any{
+			"GET /v1/admin/retries": {api.OperationPage{Operations: []api.Operation{listed}}}, "GET /v1/admin/operations/" + operationID: {full},
+			retries: {preview(1)},
+		})
+		newLine(t, server.url).must(t, "retry", "--state", "SUCCEEDED", "--tenant", "t", "--patch", patch, "--dry-run")
+		server.wantAsked(t, "GET /v1/admin/retries tenant_id=t&limit=1000", "GET /v1/admin/operations/"+operationID+" limit=1",
+			retries+` {"created_before":"`+want+`","dry_run":true,"payload_patch":`+strings.ReplaceAll(patch, " ", "")+`,"state":"SUCCEEDED","tenant_id":"t"}`)
+	}
+}
+
 // A dry run shows what would become of each job of the sample.
 func TestRetry_ShowsTheDifferences(t *testing.T) {
 	t.Parallel()

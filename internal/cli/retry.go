@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -111,7 +112,18 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 	}
 	for i := range page.Operations {
 		op := &page.Operations[i]
-		if repeats(op, request) && op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
+		if !repeats(op, request) || !op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
+			continue
+		}
+		patch := op.PayloadPatch
+		if patch == nil { // A list leaves out a long one.
+			full, err := s.operation(ctx, op.OperationID, 1)
+			if err != nil {
+				return before, err
+			}
+			patch = full.PayloadPatch
+		}
+		if sameJSON(patch, request.PayloadPatch) {
 			fmt.Fprintf(s.Stderr,
 				"lucius: goes on with the jobs accepted before %s, as operation %s did: --created-before selects others\n",
 				op.Filter.CreatedBefore.UTC().Format(time.RFC3339), op.OperationID)
@@ -122,16 +134,19 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 	return before, nil
 }
 
+// sameJSON reports whether two values, which may be absent, are equal.
+func sameJSON(a, b json.RawMessage) bool {
+	var values [2]any
+	_, _ = json.Unmarshal(a, &values[0]), json.Unmarshal(b, &values[1]) // They are JSON, or empty.
+	return reflect.DeepEqual(values[0], values[1])
+}
+
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out
-// the times of acceptance: one of them may be given as an age.
+// the patch, which lists may lack, and the times of acceptance: one of them may be given as an age.
 func repeats(op *api.Operation, request *api.RetryRequest) bool {
-	describe := func(
-		filter api.OperationFilter, start string, patch json.RawMessage, protocol api.RerunProtocol, callbacks api.RerunCallbacks,
-	) string {
+	describe := func(filter api.OperationFilter, start string, protocol api.RerunProtocol, callbacks api.RerunCallbacks) string {
 		filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
-		var merged any
-		_ = json.Unmarshal(patch, &merged) // It is JSON, or empty.
-		text, _ := json.Marshal([]any{filter, start, merged, protocol, callbacks})
+		text, _ := json.Marshal([]any{filter, start, protocol, callbacks})
 		return string(text)
 	}
 	wanted := api.OperationFilter{
@@ -141,6 +156,6 @@ func repeats(op *api.Operation, request *api.RetryRequest) bool {
 	}
 	start := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart)))
 	return !op.Named &&
-		describe(op.Filter, cmp.Or(op.FromStep, string(op.From)), op.PayloadPatch, op.Protocol, op.Callbacks) ==
-			describe(wanted, start, request.PayloadPatch, request.Protocol, request.Callbacks)
+		describe(op.Filter, cmp.Or(op.FromStep, string(op.From)), op.Protocol, op.Callbacks) ==
+			describe(wanted, start, request.Protocol, request.Callbacks)
 }

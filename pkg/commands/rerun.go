@@ -110,7 +110,7 @@ func (s *Service) complete(r *Rerun) error {
 	if len(corrected) > 0 || r.Current {
 		r.Edit = func(old *statemachine.Aggregate, command *ledger.Command) error { return s.correct(r, old, command) }
 	}
-	if corrected["resolve"], err = parsed("/resolve", r.Resolved); err != nil {
+	if corrected["resolve"], err = parsed("/resolve/", r.Resolved); err != nil {
 		return err
 	}
 	if r.Edit != nil || r.FromStep != "" || len(r.Resolved) > 0 {
@@ -157,30 +157,25 @@ func (r *Rerun) texts() map[string]json.RawMessage {
 
 // corrections returns the trees of the given corrections by their names.
 func (r *Rerun) corrections() (map[string]any, error) {
-	trees := map[string]any{}
 	if r.Payload != nil && r.PayloadPatch != nil {
 		return nil, apierror.Refused([]apierror.Violation{{Pointer: "/payload_patch", Message: "must not be combined with payload"}})
 	}
-	for name, text := range r.texts() {
-		tree, err := ParseJSON(text)
-		if err != nil {
-			return nil, at("/"+name, err)
-		}
+	trees, err := parsed("/", r.texts())
+	for name, tree := range trees {
 		if _, ok := tree.(map[string]any); !ok {
 			return nil, apierror.Refused([]apierror.Violation{{Pointer: "/" + name, Message: "must be an object, not " + describe(tree)}})
 		}
-		trees[name] = tree
 	}
-	return trees, nil
+	return trees, err
 }
 
 // parsed returns the trees of the texts, by the keys of the texts.
-func parsed(pointer string, texts map[string]json.RawMessage) (any, error) {
+func parsed(pointer string, texts map[string]json.RawMessage) (map[string]any, error) {
 	trees := map[string]any{}
 	for id, text := range texts {
 		var err error
 		if trees[id], err = ParseJSON(text); err != nil {
-			return nil, at(pointer, err)
+			return nil, at(pointer+id, err)
 		}
 	}
 	return trees, nil
@@ -263,27 +258,20 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 			return &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations}
 		}
 	}
-	if job.RerunEdits, err = r.edits(command, edited); err != nil {
+	was, err := commandTree(job, command.Payload)
+	if err != nil {
 		return err
 	}
 	job.InputRef, job.OutputRef, job.WorkspaceRef = edited.InputRef, edited.OutputRef, edited.WorkspaceRef
 	job.IdempotencyHash, command.Payload = edited.Hash, edited.Payload
-	return nil
+	is, err := commandTree(job, command.Payload)
+	job.RerunEdits = r.edits(was, is)
+	return err
 }
 
 // edits returns the pointers of what differs between the command of the old job and the edited one, as
 // many as a job keeps.
-func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error) {
-	was, err := commandTree(&before.Job, before.Payload)
-	if err != nil {
-		return nil, err
-	}
-	is, err := commandTree(&statemachine.Job{
-		InputRef: edited.InputRef, OutputRef: edited.OutputRef, WorkspaceRef: edited.WorkspaceRef,
-	}, edited.Payload)
-	if err != nil {
-		return nil, err
-	}
+func (r *Rerun) edits(was, is any) []string {
 	pointers := changed(was, is, "", nil)
 	if r.Current {
 		pointers = append(pointers, editsProtocol)
@@ -292,7 +280,7 @@ func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error)
 	return slices.DeleteFunc(pointers, func(pointer string) bool {
 		size += len(pointer) + 1
 		return size > maxRerunEdits
-	}), nil
+	})
 }
 
 // object returns the JSON object of the members, whose texts it keeps.

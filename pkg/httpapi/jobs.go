@@ -202,10 +202,8 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 			InputRef: request.InputRef, OutputRef: request.OutputRef, WorkspaceRef: request.WorkspaceRef,
 			Current: request.Protocol == api.RerunProtocolCurrent,
 		}
+		rerun.Resolved = map[string]json.RawMessage{}
 		for _, step := range request.Resolve {
-			if rerun.Resolved == nil {
-				rerun.Resolved = map[string]json.RawMessage{}
-			}
 			rerun.Resolved[step.StepID] = step.OutputRef
 		}
 		if request.DryRun {

@@ -2,7 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/background"
@@ -118,7 +121,9 @@ func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, param
 		found, next, err := e.Operations.List(ctx, background.Kind(orZero(params.Kind)), orZero(params.TenantID), limit, at.after)
 		page := api.OperationPage{Operations: make([]api.Operation, len(found)), NextPageToken: at.token(next)}
 		for i := range found {
-			page.Operations[i] = operationOf(&found[i], nil)
+			if page.Operations[i] = operationOf(&found[i], nil); len(found[i].PayloadPatch) > mostShown {
+				page.Operations[i].PayloadPatch = nil
+			}
 		}
 		return page, err
 	})
@@ -160,6 +165,21 @@ func (e *endpoints) CancelOperation(w http.ResponseWriter, r *http.Request, oper
 		}
 		return operationOf(&op, nil), err
 	})
+}
+
+// mostShown is how much an answer about many jobs or operations shows of a value.
+const mostShown = 200
+
+// cut returns the value, or if it is long the beginning of its text as a string.
+func cut(value json.RawMessage) json.RawMessage {
+	var text string
+	if json.Unmarshal(value, &text) != nil {
+		text = string(value)
+	}
+	if runes := []rune(text); len(runes) > mostShown {
+		value, _ = jsontext.AppendQuote(nil, string(runes[:mostShown])+"…")
+	}
+	return value
 }
 
 // operationOf encodes an operation with some of its items.
@@ -209,6 +229,10 @@ func previewOf(kind background.Kind, p *background.Preview) api.OperationPreview
 		}
 		if one.Plan != nil {
 			sample.FirstStep, sample.Changes = one.Plan.Command.Steps[one.Plan.First].ID, changesOf(one.Plan)
+			for j := range sample.Changes {
+				change := &sample.Changes[j]
+				change.Before, change.After = cut(change.Before), cut(change.After)
+			}
 		}
 		if why := one.Refused; why != nil {
 			sample.Refused = &api.Refusal{Code: string(why.Code), Detail: why.Detail, Errors: why.Errors}

@@ -3932,7 +3932,8 @@ export interface components {
              */
             from_step?: string;
             /**
-             * @description What its reruns merge into the payloads.
+             * @description What its reruns merge into the payloads. A list of operations leaves it out if it is
+             *     longer than 200 bytes.
              * @example {
              *       "model": "v3"
              *     }
@@ -4104,7 +4105,10 @@ export interface components {
              * @example embed
              */
             first_step?: string;
-            /** @description Of a retry. How the command of the rerun would differ from that of the job. */
+            /**
+             * @description Of a retry. How the command of the rerun would differ from that of the job. A value of
+             *     more than 200 characters is given as a string: the beginning of its text, and `…`.
+             */
             changes?: components["schemas"]["CommandChange"][];
             /**
              * @description Of a retry. Why the operation would skip the job.
