@@ -414,6 +414,44 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 	}
 }
 
+// An operation that goes on after another one has its times, but for points in time.
+func TestRetry_TakesTheTimesOfTheOperationBefore(t *testing.T) {
+	t.Parallel()
+	before := operation(api.OperationStateDone, 2)
+	before.Filter = api.OperationFilter{CreatedAfter: at(40 * 24 * time.Hour), CreatedBefore: at(2 * time.Hour)}
+	const own = " --created-after 2025-12-18T12:00:00Z --created-before 2026-01-27T10:00:00Z\n"
+	for flags, test := range map[string]struct{ says, after, before string }{
+		"--tenant t":             {own, "2025-12-18T12:00:00.000Z", "2026-01-27T10:00:00.000Z"},
+		"--tenant t --since 30d": {own, "2025-12-18T12:00:00.000Z", "2026-01-27T10:00:00.000Z"},
+		"--tenant t --since 2026-01-01T00:00:00Z --created-before 1h": {
+			" --created-before 2026-01-27T10:00:00Z\n", "2026-01-01T00:00:00.000Z", "2026-01-27T10:00:00.000Z",
+		},
+		"--tenant t --created-after 1h --created-before 2026-01-26T00:00:00Z": {
+			" --created-after 2025-12-18T12:00:00Z\n", "2025-12-18T12:00:00.000Z", "2026-01-26T00:00:00.000Z",
+		},
+	} {
+		server := newScripted(t, map[string][]any{"GET /v1/admin/operations/" + operationID: {before}, retries: {preview(1)}})
+		l := newLine(t, server.url)
+		l.must(t, append([]string{"retry", "--state", "SUCCEEDED", "--after", operationID, "--dry-run"}, strings.Fields(flags)...)...)
+		if got, want := l.notes.String(), "lucius: takes the times of operation "+operationID+":"+test.says; got != want {
+			t.Errorf("%s: it says %q, not %q", flags, got, want)
+		}
+		server.wantAsked(t, "GET /v1/admin/operations/"+operationID+" limit=1",
+			retries+` {"after":"`+operationID+`","created_after":"`+test.after+`","created_before":"`+test.before+`","dry_run":true,"state":"SUCCEEDED","tenant_id":"t"}`)
+	}
+	// The server refuses a bound that the operation before has not.
+	server := newScripted(t, map[string][]any{
+		"GET /v1/admin/operations/" + operationID: {operation(api.OperationStateDone, 2), apierror.NotFound}, retries: {preview(1)},
+	})
+	l := newLine(t, server.url)
+	l.must(t, "retry", "--since", "1h", "--after", operationID, "--dry-run")
+	server.wantAsked(t, "GET /v1/admin/operations/"+operationID+" limit=1",
+		retries+` {"after":"`+operationID+`","dry_run":true,"failed_after":"2026-01-27T11:00:00.000Z"}`)
+	if _, err := l.run(t, "retry", "--tenant", "t", "--after", operationID, "--dry-run"); cli.ExitCode(err) != cli.ExitNotFound || l.notes.Len() > 0 {
+		t.Errorf("after an operation that is not there: %v, %s", err, &l.notes)
+	}
+}
+
 // A list leaves out a long patch: then the operation itself tells whether it is the same repetition.
 func TestRetry_ComparesALongPatchWithThatOfTheOperation(t *testing.T) {
 	t.Parallel()

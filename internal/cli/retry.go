@@ -70,10 +70,14 @@ func (t *tool) retry() *cobra.Command {
 			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch,
 			Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
 		}
-		if state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0 {
-			if request.CreatedBefore, err = s.repetition(ctx, &request); err != nil {
-				return err
-			}
+		switch {
+		case r.after != "":
+			err = s.takeTimes(ctx, &r, &request)
+		case state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0:
+			request.CreatedBefore, err = s.repetition(ctx, &request)
+		}
+		if err != nil {
+			return err
 		}
 		create := func(ctx context.Context, c *api.Client, key api.IdempotencyKey, b *api.BulkRequest) (*http.Response, error) {
 			request.JobIDs, request.All, request.Limit, request.RatePerSecond = b.JobIDs, b.All, b.Limit, b.RatePerSecond
@@ -87,13 +91,43 @@ func (t *tool) retry() *cobra.Command {
 	r.edits.register(cmd, "default start for jobs that succeeded, failed for others")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
 	cmd.Flags().StringVar(&r.after, "after", "",
-		"only jobs that follow those of this operation, which had the same filters and was truncated")
+		"only jobs that follow those of this operation, which had the same filters and was truncated; its times\n"+
+			"take the place of ages, and of those that are not given")
 	cmd.Flags().StringVar(&r.since, "since", "",
 		"only jobs that failed since then, or of the other states that were accepted since then: "+momentHelp)
 	cmd.Flags().Lookup("limit").Usage = "maximum number of jobs to rerun; 0 means all"
 	completeWords(cmd, "state", string(api.JobStateFailedFinal), string(api.JobStateCancelled), string(api.JobStateSucceeded))
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
+}
+
+// takeTimes sets the times of the request to those of the operation that it goes on after, unless they
+// are points in time: an age would be another time by now.
+func (s *session) takeTimes(ctx context.Context, r *retry, request *api.RetryRequest) error {
+	op, err := s.operation(ctx, r.after, 1)
+	if err != nil {
+		return err
+	}
+	taken := ""
+	for _, bound := range []struct {
+		flag, given string
+		time        *api.Time
+		was         api.Time
+	}{
+		{"created-after", r.createdAfter, &request.CreatedAfter, op.Filter.CreatedAfter},
+		{"created-before", r.createdBefore, &request.CreatedBefore, op.Filter.CreatedBefore},
+		{"failed-after", r.failedAfter, &request.FailedAfter, op.Filter.FailedAfter},
+		{"failed-before", r.failedBefore, &request.FailedBefore, op.Filter.FailedBefore},
+	} {
+		if _, err := period(bound.given); !bound.was.IsZero() && (bound.given == "" || err == nil) {
+			*bound.time = bound.was
+			taken += " --" + bound.flag + " " + bound.was.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	if taken != "" {
+		fmt.Fprintf(s.Stderr, "lucius: takes the times of operation %s:%s\n", op.OperationID, taken)
+	}
+	return nil
 }
 
 // repetitionLead is how long before now the jobs of a repetition were accepted at the latest, so that
