@@ -4125,7 +4125,10 @@ type RerunRequest struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref,omitempty,omitzero"`
 
-	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer.
+	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer. Once the new
+	// job has ended, a repeated request makes another one: only one that names the last job
+	// itself, without this, may be repeated safely.
+	//
 	//
 	// Example: true
 	Newest bool `json:"newest,omitempty,omitzero"`

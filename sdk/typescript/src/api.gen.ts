@@ -3070,7 +3070,9 @@ export interface components {
             resolve?: components["schemas"]["ResolvedStep"][];
             protocol?: components["schemas"]["RerunProtocol"];
             /**
-             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer.
+             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer. Once the new
+             *     job has ended, a repeated request makes another one: only one that names the last job
+             *     itself, without this, may be repeated safely.
              * @example true
              */
             newest?: boolean;
