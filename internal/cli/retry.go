@@ -108,7 +108,7 @@ func (s *session) takeTimes(ctx context.Context, r *retry, request *api.RetryReq
 	if err != nil {
 		return err
 	}
-	taken := ""
+	var taken []string
 	for _, bound := range []struct {
 		flag, given string
 		time        *api.Time
@@ -121,11 +121,11 @@ func (s *session) takeTimes(ctx context.Context, r *retry, request *api.RetryReq
 	} {
 		if _, err := period(bound.given); !bound.was.IsZero() && (bound.given == "" || err == nil) {
 			*bound.time = bound.was
-			taken += " --" + bound.flag + " " + bound.was.UTC().Format(time.RFC3339Nano)
+			taken = append(taken, "--"+bound.flag+" "+bound.was.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	if taken != "" {
-		fmt.Fprintf(s.Stderr, "lucius: takes the times of operation %s:%s\n", op.OperationID, taken)
+	if len(taken) > 0 {
+		fmt.Fprintf(s.Stderr, "lucius: takes the times of operation %s: %s\n", op.OperationID, strings.Join(taken, " "))
 	}
 	return nil
 }

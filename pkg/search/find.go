@@ -65,7 +65,7 @@ func (*MoreError) Error() string { return "the search ended at its bound: there 
 
 const (
 	maxExamined = 100_000 // index entries read for one call
-	readCost    = 4       // more entries that an entry counts for whose job must be read
+	readCost    = 5       // how many entries one counts for whose job must be read
 	tenantPage  = 1000    // tenants whose entries are merged
 	entryPage   = 1000    // index entries or ids read at once
 	maxChecked  = 2000    // ended jobs read because their entries are recent
@@ -275,12 +275,12 @@ func (x *Finder) checkUnsure(ctx context.Context, f *Filter, page []*Found, now 
 func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error] {
 	return sequence(func(yield func(*Found) bool) error {
 		left := maxExamined
+		if docID, correlationID, tag := f.list(&HintQuery{}); docID+correlationID+tag != "" {
+			left /= readCost
+		}
 		at := cursorOf(f.After)
 		for {
-			tenants, err := x.tenants(ctx, f, at.tenant)
-			if at.last != "" { // The page may have grown since.
-				tenants = slices.DeleteFunc(tenants, func(tenant string) bool { return tenant > at.last })
-			}
+			tenants, err := x.tenants(ctx, f, at)
 			if err != nil || len(tenants) == 0 {
 				return err
 			}
@@ -290,10 +290,7 @@ func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error
 				if err != nil {
 					return err
 				}
-				if left--; hint.EndedAt.IsZero() {
-					left -= readCost
-				}
-				if left < 0 {
+				if left--; left < 0 {
 					return &MoreError{After: at.String()}
 				}
 				at.job = hint.JobID
@@ -321,14 +318,15 @@ func cursorOf(text string) (c cursor) {
 }
 
 // tenants returns the next of the tenants that the filter selects, none at their end.
-func (x *Finder) tenants(ctx context.Context, f *Filter, after string) ([]string, error) {
+func (x *Finder) tenants(ctx context.Context, f *Filter, at cursor) (tenants []string, err error) {
 	switch {
 	case f.TenantID == "":
-		return x.Source.Tenants(ctx, after, tenantPage)
-	case after == "":
-		return []string{f.TenantID}, nil
+		tenants, err = x.Source.Tenants(ctx, at.tenant, tenantPage)
+	case at.tenant == "":
+		tenants = []string{f.TenantID}
 	}
-	return nil, nil
+	grown := func(tenant string) bool { return at.last != "" && tenant > at.last } // The page may have since.
+	return slices.DeleteFunc(tenants, grown), err
 }
 
 // check reads those jobs that have not been read. It marks the jobs that do not match, and clears
