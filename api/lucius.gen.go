@@ -2898,8 +2898,7 @@ type Operation struct {
 	// Filter The filters of the request; absent if it named the jobs, or selected all.
 	Filter OperationFilter `json:"filter"`
 
-	// From Where its reruns start. Absent if it depends on each named job: the first step of one
-	// that succeeded, the failed step of any other.
+	// From Where its reruns start.
 	//
 	//
 	// Example: failed
@@ -4381,9 +4380,9 @@ type RetryRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
 
-	// From Where the reruns start. Absent means the first step of a job that succeeded, and the
-	// failed step of any other. With `failed`, jobs that succeeded are left out, unless the
-	// protocol is `current`.
+	// From Where the reruns start. Absent means the failed step, and with the state SUCCEEDED the
+	// first one. With `failed`, jobs that succeeded are left out, unless the protocol is
+	// `current`.
 	//
 	//
 	// Example: failed

@@ -48,7 +48,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 			return err
 		}
 	}
-	return w.rerun(ctx, item, &agg.Job)
+	return w.rerun(ctx, item)
 }
 
 // superseded sets the outcome if the job has a rerun. The ledger would accept another rerun
@@ -74,8 +74,8 @@ const OperationTag = statemachine.SystemTag + "operation"
 
 // rerun reruns an ended job. A job that a filter selected can only have this rerun if that was
 // cancelled; then the cancelled one is rerun instead.
-func (w *bulkWorker) rerun(ctx context.Context, item *itemRow, job *statemachine.Job) error {
-	rerun := w.op.rerun(job)
+func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
+	rerun := w.op.rerun(item.JobID)
 	rerun.Actor, rerun.RequestID, rerun.Reason = w.op.Actor, w.op.ID, w.op.Reason
 	rerun.Tags = statemachine.NewTags(map[string]string{OperationTag: w.op.ID})
 	for ; ; rerun.JobID = item.NewJobID {

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -68,7 +69,7 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 			if len(test.want) == 0 {
 				wantState = background.OperationDone
 			}
-			if op.Matched != len(test.want) || op.State != wantState || op.Named != (op.From == "") || op.RatePerSecond != 20 {
+			if op.Matched != len(test.want) || op.State != wantState || op.From != ledger.FromFailed || op.RatePerSecond != 20 {
 				t.Errorf("%s: %+v", name, op)
 			}
 		}

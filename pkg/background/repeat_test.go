@@ -195,8 +195,8 @@ func TestPreview_ShowsWhatBecomesOfASample(t *testing.T) {
 	}
 }
 
-// A dry run counts the jobs that the operation would rerun: by default a job that succeeded from its
-// first step, and any other from the failed one.
+// A dry run counts the jobs that the operation would rerun: a job that succeeded has no failed step,
+// and starts at the first one by default if the filter selects such jobs.
 func TestBulk_RerunsWhatItsPreviewCounts(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Atomic())
@@ -213,7 +213,7 @@ func TestBulk_RerunsWhatItsPreviewCounts(t *testing.T) {
 		request background.BulkRequest
 		first   []int // steps that are executed first, by job of the sample
 	}{
-		"named":                            {background.BulkRequest{JobIDs: jobs}, []int{0, 1}},
+		"named":                            {background.BulkRequest{JobIDs: jobs}, []int{1}},
 		"named, from the failed step":      {background.BulkRequest{JobIDs: jobs, Edits: failed}, []int{1}},
 		"named, from a step":               {background.BulkRequest{JobIDs: jobs, Edits: two}, []int{1, 1}},
 		"that succeeded":                   {background.BulkRequest{Filter: succeeded}, []int{0}},
@@ -231,10 +231,8 @@ func TestBulk_RerunsWhatItsPreviewCounts(t *testing.T) {
 	}
 	op := create(t, w.Operations, "", background.BulkRequest{JobIDs: jobs})
 	runOnce(t, runner(t, w.Operations))
-	for i, item := range get(t, w.Operations, op.ID).Items {
-		if carried := w.Read(item.NewJobID).Steps[0].Outcome != ""; item.Outcome != background.ItemApplied || carried != (i == 1) {
-			t.Errorf("%+v, carried %t", item, carried)
-		}
+	if items := get(t, w.Operations, op.ID).Items; items[0].Outcome != background.ItemSkipped || items[1].Outcome != background.ItemApplied {
+		t.Errorf("%+v", items)
 	}
 }
 

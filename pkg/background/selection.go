@@ -57,8 +57,8 @@ const (
 
 // Edits say what the reruns of a retry do, see [commands.Rerun].
 type Edits struct {
-	// From is where they start. Optional. Defaults to the first step of a job that succeeded, else to
-	// the failed step.
+	// From is where they start. Optional. Defaults to the failed step, and if the filter selects jobs
+	// that succeeded, to the first one.
 	From         ledger.RerunFrom `json:"from,omitempty"`
 	FromStep     string           `json:"from_step,omitempty"`
 	PayloadPatch json.RawMessage  `json:"payload_patch,omitempty"`
@@ -66,18 +66,10 @@ type Edits struct {
 	NoCallbacks  bool             `json:"no_callbacks,omitempty"`
 }
 
-// start returns where the rerun of a job in that state starts.
-func (e *Edits) start(state statemachine.JobState) ledger.RerunFrom {
-	if e.From == "" && e.FromStep == "" && state == statemachine.JobSucceeded {
-		return ledger.FromStart
-	}
-	return cmp.Or(e.From, ledger.FromFailed)
-}
-
 // rerun returns the rerun of a job.
-func (e *Edits) rerun(job *statemachine.Job) commands.Rerun {
+func (e *Edits) rerun(jobID string) commands.Rerun {
 	return commands.Rerun{
-		Rerun:        ledger.Rerun{JobID: job.ID, From: e.start(job.State), FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
+		Rerun:        ledger.Rerun{JobID: jobID, From: e.From, FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
 		PayloadPatch: e.PayloadPatch, Current: e.Current,
 	}
 }
@@ -122,8 +114,11 @@ func (r *BulkRequest) complete() error {
 	if r.Kind == KindRetry {
 		if filters.State = ""; len(r.JobIDs) == 0 {
 			r.Filter.State = cmp.Or(r.Filter.State, statemachine.JobFailedFinal)
-			r.From = r.start(r.Filter.State)
 		}
+		if r.From == "" && r.FromStep == "" && r.Filter.State == statemachine.JobSucceeded {
+			r.From = ledger.FromStart
+		}
+		r.From = cmp.Or(r.From, ledger.FromFailed)
 	}
 	r.Limit = cmp.Or(r.Limit, MaxBulkJobs)
 	if r.RatePerSecond == 0 {
@@ -183,7 +178,7 @@ func (r *BulkRequest) checkRetry() error {
 	case len(r.PayloadPatch) > MaxBulkPatch:
 		return invalidRequest("/payload_patch", fmt.Sprintf("must have at most %d bytes", MaxBulkPatch))
 	}
-	rerun := r.rerun(&statemachine.Job{})
+	rerun := r.rerun("")
 	return rerun.Check()
 }
 
@@ -329,7 +324,7 @@ func (s *Operations) sample(ctx context.Context, r *BulkRequest, jobs []*search.
 		}
 		one := Sample{Aggregate: job.Job}
 		if r.Kind == KindRetry {
-			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(&job.Job.Job))
+			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
 			if one.Plan = &plan; err != nil {
 				if one.Plan, one.Refused = nil, apierror.From(err); one.Refused.Code.Status() >= 500 {
 					return nil, err

@@ -198,9 +198,11 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	if s.dates, err = background.NewSweeper(background.SweeperConfig{
-		Ledger: s.uses.Ledger, Kind: ledger.Date, Logger: s.log, Observe: s.meters.observeDates,
-	}); err != nil {
+	dates := background.SweeperConfig{Ledger: s.uses.Ledger, Kind: ledger.Date, Logger: s.log, Observe: s.meters.observeDates}
+	if s.uses.Ledger.Exclusive() { // Many jobs may have one date, and their changes share syncs.
+		dates.Parallel = 64
+	}
+	if s.dates, err = background.NewSweeper(dates); err != nil {
 		return err
 	}
 	if s.retention, err = background.NewRetention(background.RetentionConfig{

@@ -3667,9 +3667,9 @@ export interface components {
              */
             failed_before?: string;
             /**
-             * @description Where the reruns start. Absent means the first step of a job that succeeded, and the
-             *     failed step of any other. With `failed`, jobs that succeeded are left out, unless the
-             *     protocol is `current`.
+             * @description Where the reruns start. Absent means the failed step, and with the state SUCCEEDED the
+             *     first one. With `failed`, jobs that succeeded are left out, unless the protocol is
+             *     `current`.
              * @example failed
              */
             from?: components["schemas"]["RerunFrom"];
@@ -3923,8 +3923,7 @@ export interface components {
             named: boolean;
             filter: components["schemas"]["OperationFilter"];
             /**
-             * @description Where its reruns start. Absent if it depends on each named job: the first step of one
-             *     that succeeded, the failed step of any other.
+             * @description Where its reruns start.
              * @example failed
              */
             from?: components["schemas"]["RerunFrom"];
