@@ -213,6 +213,27 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		check([]costly{{"its mark", func() {
 			b.Apply(id, statemachine.Published{OutboxID: id + ".0.1", AttemptNo: 1})
 		}, spent{Before: 1, Commit: 1, After: 1}}})
+		check([]costly{
+			{"a command that waits for its date", func() {
+				cmd := ordinary("dated")
+				cmd.Job.NotBefore = time.Now().Add(time.Hour)
+				b.MustAccept(cmd)
+			}, spent{Before: 4, Commit: 1, After: 1}},
+		})
+		time.Sleep(time.Hour)
+		due := b.Entries(ledger.Date, time.Now())[0]
+		check([]costly{
+			{"its begin", func() {
+				if fired, _, err := b.Fire(t.Context(), due, statemachine.DeadlinePassed{}); fired != ledger.Acted {
+					t.Errorf("fired %v, %v", fired, err)
+				}
+			}, spent{Before: 1, Commit: 1, After: 1, Reads: 2}},
+			{"a command that expires", func() {
+				cmd := ordinary("expires")
+				cmd.Job.NotAfter = time.Now().Add(time.Hour)
+				b.MustAccept(cmd)
+			}, spent{Before: 5, Commit: 1}},
+		})
 	})
 }
 
