@@ -127,7 +127,6 @@ func (c *RescheduleRequest) Check() []apierror.Violation {
 		v.add("", "must name not_before, delay_seconds, not_after or never_expires")
 	}
 	if c.DelaySeconds != nil {
-		v.atLeast("/delay_seconds", float64(*c.DelaySeconds), 0)
 		v.number("/delay_seconds", float64(*c.DelaySeconds), int(statemachine.MaxAhead.Seconds()))
 		if !c.NotBefore.IsZero() {
 			v.add("/delay_seconds", "must not be set if not_before is")
@@ -136,34 +135,39 @@ func (c *RescheduleRequest) Check() []apierror.Violation {
 	if c.NeverExpires && !c.NotAfter.IsZero() {
 		v.add("/never_expires", "must not be set if not_after is")
 	}
-	latest := time.Now().Add(statemachine.MaxAhead)
+	now := time.Now()
+	latest := now.Add(statemachine.MaxAhead)
 	if c.NotBefore.After(latest) {
 		v.add("/not_before", "must be at most 366 days ahead")
 	}
-	if c.NotAfter.After(latest) {
+	switch {
+	case c.NotAfter.After(latest):
 		v.add("/not_after", "must be at most 366 days ahead")
+	case !c.NotAfter.IsZero() && !c.NotAfter.After(now):
+		v = append(v, apierror.Violation{
+			Pointer: "/not_after", Message: "must be later than now and than not_before", Code: apierror.NotAfterPassed,
+		})
 	}
 	v.reason(c.Reason, 0)
 	return v
 }
 
-// Dates returns the job's new dates: nil for one that stays, and the zero time for one that is removed.
+// Dates returns the job's new dates: nil for one that stays, and the zero time for one that is removed, as a
+// not_before that has passed is.
 func (c *RescheduleRequest) Dates(now time.Time) (notBefore, notAfter *time.Time) {
-	set := func(at time.Time) *time.Time {
-		at = at.UTC().Truncate(time.Millisecond)
-		return &at
-	}
-	if !c.NotBefore.IsZero() {
-		notBefore = set(c.NotBefore.Time)
-	}
+	begin := c.NotBefore.Time
 	if c.DelaySeconds != nil {
-		notBefore = set(now.Add(time.Duration(*c.DelaySeconds) * time.Second))
+		begin = now.Add(time.Duration(*c.DelaySeconds) * time.Second)
 	}
-	if !c.NotAfter.IsZero() {
-		notAfter = set(c.NotAfter.Time)
+	if !begin.IsZero() {
+		if begin = begin.UTC().Truncate(time.Millisecond); !begin.After(now) {
+			begin = time.Time{}
+		}
+		notBefore = &begin
 	}
-	if c.NeverExpires {
-		notAfter = &time.Time{}
+	if !c.NotAfter.IsZero() || c.NeverExpires {
+		end := c.NotAfter.UTC().Truncate(time.Millisecond)
+		notAfter = &end
 	}
 	return notBefore, notAfter
 }

@@ -38,6 +38,10 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 		strings.HasSuffix(who.name, "/sweeper") && end.After(time.Now()) {
 		c.violate("deadline", "step %d of job %s was timed out before %s", index, j.id, end)
 	}
+	if unclaimed(old) && !unclaimed(next) && next.Live() && !was.row.Started && !j.row.NotAfter.IsZero() &&
+		!j.row.NotAfter.After(j.row.Updated) {
+		c.violate("dates", "step %d of job %s was claimed after %s", index, j.id, j.row.NotAfter)
+	}
 	held := old.Live() && old.State != "DISPATCHING" && old.End().After(time.Now())
 	if held && next.ErrorCode == statemachine.ErrorExpired && old.State != next.State {
 		c.violate("dates", "step %d of job %s expired while a worker might hold it until %s", index, j.id, old.End())
@@ -48,6 +52,11 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	if next.State == "FAILED_FINAL" && old.State != next.State {
 		c.checkFailure(who, j, next)
 	}
+}
+
+// unclaimed reports whether the step's directive waits in the pull queue.
+func unclaimed(step *audit.StepRow) bool {
+	return step.State == "AWAITING_ACK" && step.Expires.IsZero()
 }
 
 // checkPair checks that each new attempt has a new lease.

@@ -326,10 +326,13 @@ func (d *decoder) callbackURLs() []string {
 	return urls
 }
 
-// dates reads when the job may begin and when it expires. A time that has passed is refused as the policy
-// refuses: the command may have been accepted before.
+// dates reads when the job may begin and when it expires. A not_after that has passed is refused as the
+// policy refuses: the command may have been accepted before.
 func (d *decoder) dates(now time.Time) (notBefore, notAfter time.Time) {
-	notBefore, notAfter = d.date("not_before", now), d.date("not_after", now)
+	if notBefore, _ = d.date("not_before", now); !notBefore.After(now) {
+		notBefore = time.Time{} // The job may begin at once.
+	}
+	notAfter, expires := d.date("not_after", now)
 	if value, ok := d.present("delay_seconds", optional); ok {
 		const most = int64(statemachine.MaxAhead / time.Second)
 		number, _ := value.(json.Number)
@@ -339,30 +342,34 @@ func (d *decoder) dates(now time.Time) (notBefore, notAfter time.Time) {
 		case d.fields["not_before"] != nil:
 			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is")
 		default:
-			notBefore = now.Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Millisecond)
+			if seconds > 0 {
+				notBefore = now.Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Millisecond)
+			}
 		}
 	}
-	if !notAfter.IsZero() && !(notAfter.After(now) && notAfter.After(notBefore)) {
+	if expires && !(notAfter.After(now) && notAfter.After(notBefore)) {
 		d.forbid(apierror.NotAfterPassed, "/not_after", "must be later than now and than not_before")
 	}
 	return notBefore, notAfter
 }
 
-// date reads a time, the zero time if it is absent.
-func (d *decoder) date(name string, now time.Time) time.Time {
+// date reads a time, and reports whether there is a valid one.
+func (d *decoder) date(name string, now time.Time) (time.Time, bool) {
 	value, ok := d.present(name, optional)
 	if !ok {
-		return time.Time{}
+		return time.Time{}, false
 	}
 	text, _ := value.(string)
-	at, err := time.Parse(time.RFC3339, text)
-	switch {
-	case err != nil || at.IsZero():
+	switch at, err := time.Parse(time.RFC3339, text); {
+	case err != nil:
 		d.fail(apierror.InvalidEnvelope, "/"+name, "must be a time in the form of RFC 3339, such as 2026-01-28T02:00:00Z")
+		return time.Time{}, false
 	case at.After(now.Add(statemachine.MaxAhead)):
 		d.fail(apierror.InvalidEnvelope, "/"+name, "must be at most 366 days ahead")
+		return time.Time{}, false
+	default:
+		return at.UTC().Truncate(time.Millisecond), true
 	}
-	return at.UTC().Truncate(time.Millisecond)
 }
 
 // describe names the JSON type of a value.

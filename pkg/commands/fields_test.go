@@ -61,6 +61,7 @@ func TestRulesOfDates(t *testing.T) {
 			apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is",
 		},
 		{"passed", set("not_after", in(-time.Second)), apierror.NotAfterPassed, "/not_after", late},
+		{"the zero time", set("not_after", `"0001-01-01T00:00:00.0004Z"`), apierror.NotAfterPassed, "/not_after", late},
 		{
 			"before the begin", map[string]string{"delay_seconds": "7200", "not_after": in(time.Hour)},
 			apierror.NotAfterPassed, "/not_after", late,
@@ -81,9 +82,11 @@ func TestDatesOfACommand(t *testing.T) {
 	if err != nil || got.NotBefore.Before(before.Add(90*time.Second)) || got.NotBefore.After(time.Now().Add(90*time.Second)) {
 		t.Errorf("a delay of 90 s: %+v, %v", got, err)
 	}
-	got, err = commands.Decode(body(set("not_before", `"2026-01-01T00:00:00.0009+01:00"`)), commands.Headers{}, commands.Policy{})
-	if want := time.Date(2025, 12, 31, 23, 0, 0, 0, time.UTC); err != nil || !got.NotBefore.Equal(want) || got.NotBefore.Location() != time.UTC {
-		t.Errorf("a date: %+v, %v", got, err)
+	for _, passed := range []string{"2026-01-01T00:00:00.0009+01:00", "1500-01-01T00:00:00Z", "0000-01-01T00:00:00+10:00"} {
+		got, err = commands.Decode(body(set("not_before", `"`+passed+`"`)), commands.Headers{}, commands.Policy{})
+		if err != nil || !got.NotBefore.IsZero() {
+			t.Errorf("%s: %+v, %v", passed, got, err)
+		}
 	}
 }
 

@@ -331,6 +331,9 @@ func (r *Result) Problem() error {
 	if r.Outcome != statemachine.Refused {
 		return nil
 	}
+	if r.Code == statemachine.CodeNotAfterPassed { // The request is wrong, not the state of the job.
+		return &apierror.Error{Code: apierror.NotAfterPassed, Errors: []apierror.Violation{{Pointer: "/not_after", Message: r.Reason}}}
+	}
 	return &apierror.Error{Code: apierror.Code(r.Code), Detail: r.Reason}
 }
 

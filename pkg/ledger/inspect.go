@@ -108,6 +108,9 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 		if missing {
 			found.Repaired = "ready hint missing"
 		}
+		if ref.Kind == "" && statemachine.NextWake(&s.agg).Kind != statemachine.WakeNone {
+			found.Stuck = "has no schedule entry"
+		}
 		if err != nil || ref.Kind == "" {
 			return err
 		}

@@ -276,9 +276,9 @@ func (p *planner) entries(out *plan) {
 	out.change.Pre = stages(stageOf(batch))
 }
 
-// postTimer returns the timer that re-runs unfinished post-commit work, and that of an accept whose job
-// waits also leads to the accept's reservations; empty if there is none, or if the entry of an
-// ended job does it.
+// postTimer returns the timer that re-runs unfinished post-commit work; empty if there is none, or if
+// the entry of an ended job does it. If a job waits for its date, the timer of its accept frees the
+// accept's reservations after a crash, because the entry of the date may be due in a year.
 func (p *planner) postTimer() entryRef {
 	delay := postDelay
 	switch {

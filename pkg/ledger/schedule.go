@@ -45,9 +45,9 @@ type Entry struct {
 	Topic string `column:"topic"`
 	// NotAfter is when the job expires, if its directive is not published until then.
 	NotAfter time.Time `column:"not_after"`
-	// Waits says that the entry is the post timer of an accept whose job waits: if the job is missing when
-	// it fires, the accept is abandoned at once.
-	Waits bool `column:"waits"`
+	// AbandonIfMissing says that the job waits for its date, and that its accept is to be abandoned at once
+	// if the job is missing when the entry fires.
+	AbandonIfMissing bool `column:"abandon_if_missing"`
 	// Reserved is freed if the accept that wrote the entry is abandoned.
 	Reserved reservation
 }
@@ -90,7 +90,7 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
-	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, Waits: agg.Job.Parked && r.Record != ""}
+	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, AbandonIfMissing: agg.Job.Parked && r.Record != ""}
 	if ref.Kind == Dispatch {
 		entry.Topic, entry.NotAfter = agg.Outbox.Routing.Topic, agg.Expiry()
 		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])
@@ -235,7 +235,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 	// Only an accept writes an entry before its job exists: the one that names its reservations, and
 	// that of its date. A projection of a purged job may still land within the grace.
 	purged := s == nil && entry.Reserved.Record == ""
-	grace := time.Since(entry.Due) < orphanGrace && !(entry.Waits && s == nil)
+	grace := time.Since(entry.Due) < orphanGrace && !(entry.AbandonIfMissing && s == nil)
 	switch {
 	case purged && (!grace || l.cfg.Projector == nil && entry.Kind != Date):
 		return l.firePurged(ctx, entry)

@@ -53,6 +53,9 @@ type Config struct {
 	// Admit reports whether such a directive may be published now; otherwise it stays
 	// in the schedule. Optional. It must not block.
 	Admit func(target statemachine.Target) bool
+	// Expires reports whether this process may end jobs that have expired: its clock is right. It must
+	// not block. Optional.
+	Expires func() bool
 	// Held reports whether a pause covers such a directive. If so, its publish is not
 	// retried, and one under way is cancelled after a grace period. Optional. It must not
 	// block, and has no side effects.
@@ -119,6 +122,9 @@ func NewRelay(cfg Config) (*Relay, error) {
 	}
 	if cfg.Admit == nil {
 		cfg.Admit = func(statemachine.Target) bool { return true }
+	}
+	if cfg.Expires == nil {
+		cfg.Expires = func() bool { return true }
 	}
 	if cfg.Held == nil {
 		cfg.Held = func(statemachine.Target) bool { return false }
@@ -264,15 +270,15 @@ func (r *Relay) reclaim(now time.Time) error {
 }
 
 // takeUp takes due rows by compare-and-swap, so that replicas do not publish the same
-// row. Rows that a pause or an open circuit holds back are left as they are, until their job expires.
+// row. Rows that a pause or an open circuit holds back are left as they are. A row whose job has expired
+// is withdrawn: no entry but this one leads to the job.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	taken := make([]admitted, len(entries))
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i, entry := range entries {
-		grant, ok := r.admit(entry.Target, entry.Topic)
-		if !ok {
-			if !entry.NotAfter.IsZero() && !entry.NotAfter.After(time.Now()) {
+		if !entry.NotAfter.IsZero() && !entry.NotAfter.After(time.Now()) {
+			if r.cfg.Expires() {
 				group.Go(func() error {
 					if _, _, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DeadlinePassed{}); err != nil {
 						r.cfg.Logger.WarnContext(ctx, "expired row not withdrawn", entry.Fields().With("error", err)...)
@@ -280,6 +286,10 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 					return nil
 				})
 			}
+			continue
+		}
+		grant, ok := r.admit(entry.Target, entry.Topic)
+		if !ok {
 			continue
 		}
 		group.Go(func() error {
@@ -319,9 +329,6 @@ func (r *Relay) takeRow(ctx context.Context, entry ledger.Entry) (*ledger.Messag
 	}
 	if result.Message != nil {
 		return result.Message, nil
-	}
-	if result.Job.Outbox.State != statemachine.OutboxPending {
-		return nil, nil // The job had expired.
 	}
 	return r.cfg.Ledger.Message(ctx, &result.Job)
 }

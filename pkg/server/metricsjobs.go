@@ -148,7 +148,7 @@ func (j *jobMetrics) took(of ledger.WorkKind, to statemachine.StepState, took ti
 //
 // Source: Option B spec, 20.
 func (j *jobMetrics) observeTransitions(before, after *statemachine.Aggregate, history []statemachine.Transition) {
-	if job := &after.Job; before.Job.Parked && job.State == statemachine.JobDispatching {
+	if job := &after.Job; before.Job.Parked && job.State == statemachine.JobDispatching && !job.NotBefore.IsZero() {
 		j.beginLate.Observe(max(0, job.UpdatedAt.Sub(job.NotBefore).Seconds()))
 	}
 	for i := range history {

@@ -294,7 +294,8 @@ func (s *Server) openRelay(context.Context) (err error) {
 		Sent: func(answer outbox.Outcome, took time.Duration) {
 			s.meters.published.WithLabelValues(string(answer)).Observe(took.Seconds())
 		},
-		Admit: s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
+		Expires: func() bool { return !s.clock.isWrong() },
+		Admit:   s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
 		Fatal: func(defect *seqledger.IllegalTransitionError) { // Fatal is called once.
 			s.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
 			if s.cfg.Fatal != nil {

@@ -135,8 +135,7 @@ func (e Claimed) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "step %q is in a worker's hands, or ended", step.ID)
 		return
 	}
-	if c.agg.Job.lapsed(c.env.Now) {
-		c.refuse(CodeNotAfterPassed, "the job has expired: the sweeper is to end it")
+	if c.tooLate() {
 		return
 	}
 	step.ClaimLease = e.Lease
@@ -175,7 +174,7 @@ func (e Ack) decide(c *change) {
 		c.duplicate("the ACK was applied before")
 	case !current || step.State == StepFailedRetry:
 		c.stale(step, e.Pair)
-	case !c.closed(step):
+	case !c.closed(step) && !c.tooLate():
 		c.reported(step, e.Report)
 		step.ClaimLease = cmp.Or(e.Lease, step.ClaimLease)
 		c.start(step, "ACK")

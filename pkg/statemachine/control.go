@@ -86,7 +86,7 @@ func (e Resume) decide(c *change) {
 	}
 	to := JobDispatching
 	switch {
-	case c.expired():
+	case c.expireIfDue():
 		return
 	case job.Started:
 		to = JobInProgress
@@ -115,6 +115,9 @@ func (e Retry) decide(c *change) {
 	step := c.active()
 	if step == nil || e.StepID != "" && step.ID != e.StepID {
 		c.refuse(CodeIllegalTransition, "step %q is not the active one", e.StepID)
+		return
+	}
+	if c.expireIfDue() {
 		return
 	}
 	switch step.State {

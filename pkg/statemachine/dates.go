@@ -26,8 +26,8 @@ func (a *Aggregate) Expiry() time.Time {
 	return a.Job.NotAfter
 }
 
-// expired ends a job that has expired, and reports whether it has.
-func (c *change) expired() bool {
+// expireIfDue ends a job that has expired, and reports whether it has.
+func (c *change) expireIfDue() bool {
 	if at := c.agg.Expiry(); at.IsZero() || at.After(c.env.Now) {
 		return false
 	}
@@ -42,9 +42,19 @@ func (c *change) expire(step *Step) {
 	c.failStep(step, ErrorExpired, message, "not_after passed")
 }
 
+// tooLate refuses to start a directive of the pull queue whose job has expired. On another bus the
+// message is out: the deadline of its ACK decides.
+func (c *change) tooLate() bool {
+	if _, queued := c.agg.Queued(); !queued || !c.agg.Job.lapsed(c.env.Now) {
+		return false
+	}
+	c.refuse(CodeNotAfterPassed, "the job has expired: the sweeper is to end it")
+	return true
+}
+
 // dateReached begins a job whose NotBefore is reached, and reports whether it is.
 func (c *change) dateReached() bool {
-	if !c.agg.Job.Parked || c.agg.Job.NotBefore.After(c.env.Now) {
+	if !c.agg.Job.Parked || c.agg.Job.begun() || c.agg.Job.NotBefore.After(c.env.Now) {
 		return false
 	}
 	c.begin(c.active(), "not_before reached")
@@ -72,13 +82,15 @@ func (e Reschedule) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "the job is %s already", job.State)
 		return
 	case job.begun():
-		c.refuse(CodeIllegalTransition, "the job has begun: only a job that waits for its date is rescheduled")
+		c.refuse(CodeIllegalTransition, "the job has begun: its dates cannot be changed any more")
+		return
+	case c.expireIfDue():
 		return
 	case notBefore.Equal(job.NotBefore) && notAfter.Equal(job.NotAfter):
 		c.duplicate("the job has these dates already")
 		return
 	case !notAfter.IsZero() && !(notAfter.After(c.env.Now) && notAfter.After(notBefore)):
-		c.refuse(CodeNotAfterPassed, "not_after is %s, and must be later than now and than not_before", stamp(notAfter))
+		c.refuse(CodeNotAfterPassed, "must be later than now and than not_before: it is %s", stamp(notAfter))
 		return
 	}
 	job.NotBefore, job.NotAfter = notBefore, notAfter

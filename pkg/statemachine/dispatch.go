@@ -77,6 +77,7 @@ func (c *change) dispatch(step *Step, cause string) {
 		AttemptNo: row.AttemptNo, Cause: cause,
 	})
 	switch {
+	case job.lapsed(c.env.Now): // The sweeper ends the job. Nothing is published before that.
 	case c.env.Prompt == nil || !c.env.Prompt(TargetOf(job, step)):
 	case row.Bus == BusQueue:
 		c.sent("published by this change")
@@ -115,7 +116,11 @@ func (c *change) pending(outboxID string) *Outbox {
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
 func (e DispatchClaimed) decide(c *change) {
 	row := c.pending(e.OutboxID)
-	if row == nil || c.expired() {
+	if row == nil {
+		return
+	}
+	if c.agg.Job.lapsed(c.env.Now) {
+		c.refuse(CodeNotAfterPassed, "the job has expired: it is to be ended")
 		return
 	}
 	if row.DueAt.After(c.env.Now) {
@@ -150,13 +155,11 @@ func (e Published) decide(c *change) {
 	if row == nil {
 		return
 	}
-	switch {
-	case row.AttemptNo != e.AttemptNo:
+	if row.AttemptNo != e.AttemptNo {
 		c.duplicate("the outbox row has a newer attempt")
-	case row.Bus == BusQueue && c.expired(): // On another bus the message is out: its ACK deadline decides.
-	default:
-		c.sent("publish succeeded")
+		return
 	}
+	c.sent("publish succeeded")
 }
 
 // sent moves a DISPATCHING step and its row to AWAITING_ACK and SENT. The ACK

@@ -12,7 +12,7 @@ func (e DeadlinePassed) decide(c *change) {
 		c.duplicate("the job is terminal")
 		return
 	}
-	if c.expired() || c.dateReached() {
+	if c.expireIfDue() || c.dateReached() {
 		return
 	}
 	step := c.active()
