@@ -18,7 +18,7 @@ func (t *tool) jobs() *cobra.Command {
 		Use: "jobs", GroupID: GroupJobs, Short: "Read and control jobs",
 		Example: "  lucius jobs list --state FAILED_FINAL\n  lucius jobs get JOB",
 	}
-	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(),
+	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(), t.jobsReschedule(),
 		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob, createCancellation),
 		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob, createPausing),
 		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob, createResumption),
@@ -80,7 +80,8 @@ var jobStates = []string{
 
 // waitingReasons are the reasons that live jobs wait for.
 var waitingReasons = []string{
-	string(api.WaitingReasonJobPaused), string(api.WaitingReasonScopePaused), string(api.WaitingReasonCircuitOpen),
+	string(api.WaitingReasonJobPaused), string(api.WaitingReasonScheduled),
+	string(api.WaitingReasonScopePaused), string(api.WaitingReasonCircuitOpen),
 	string(api.WaitingReasonPublishing), string(api.WaitingReasonNoWorker), string(api.WaitingReasonQueued),
 	string(api.WaitingReasonDelivered), string(api.WaitingReasonRunning), string(api.WaitingReasonSilent),
 	string(api.WaitingReasonBackoff), string(api.WaitingReasonCancelling), string(api.WaitingReasonPausing),
@@ -108,6 +109,12 @@ func showJobs(p *page, list api.JobPage) {
 		about := job.ErrorCode
 		if job.Waiting != nil {
 			about = string(job.Waiting.Reason)
+			if job.Waiting.Reason == api.WaitingReasonScheduled {
+				about += ", begins " + p.until(job.NotBefore.Time)
+			}
+			if job.Waiting.Reason == api.WaitingReasonScheduled && !job.NotAfter.IsZero() {
+				about += ", expires " + p.until(job.NotAfter.Time)
+			}
 		}
 		rows[i] = []string{
 			job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, job.CurrentStepID, p.ago(job.CreatedAt.Time), about,
@@ -194,6 +201,8 @@ func showJob(p *page, job api.Job) {
 		"correlation", job.CorrelationID,
 		"key", job.IdempotencyKey,
 		"accepted", p.ago(job.CreatedAt.Time),
+		"not before", p.date(job.NotBefore),
+		"not after", p.date(job.NotAfter),
 		"ended", p.ago(job.CompletedAt.Time),
 		"attempts", strconv.Itoa(job.AttemptsTotal),
 		"error", strings.TrimSuffix(strings.TrimSpace(job.ErrorCode+": "+job.ErrorMessage), ":"),

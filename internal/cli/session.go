@@ -242,16 +242,24 @@ func (s *session) moment(flag, text string) (*api.Time, error) {
 	if text == "" {
 		return nil, nil
 	}
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
-		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return new(api.NewTime(at)), nil
-		}
+	if at, ok := pointInTime(text); ok {
+		return new(api.NewTime(at)), nil
 	}
 	ago, err := period(text)
 	if err != nil || ago < 0 {
 		return nil, usagef("--%s is %q, it must be %s", flag, text, momentHelp)
 	}
 	return new(api.NewTime(s.now().Add(-ago))), nil
+}
+
+// pointInTime parses a time, or a date, which means its local midnight.
+func pointInTime(text string) (at time.Time, ok bool) {
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return at, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // period parses a duration, which may be in days.

@@ -27,6 +27,8 @@ import (
 
 // submission holds the flags of lucius submit.
 type submission struct {
+	dates
+
 	again, wait bool
 	timeout     time.Duration
 }
@@ -38,16 +40,21 @@ func (t *tool) submit() *cobra.Command {
 		use: "submit FILE", short: "Submit a command, or a file of many", args: 1,
 		long: "Submits the commands in a file, or on standard input if FILE is -: one JSON object, an array, or\n" +
 			"consecutive objects, such as JSON lines. A command without an idempotency_key gets one derived from its\n" +
-			"text, so submitting it again creates no second job, unless with --again.\n\n" +
+			"text, so submitting it again creates no second job, unless with --again. The flags --at, --in and --expires\n" +
+			"set the dates of all commands, and are not part of such a key: a repeated command keeps its first dates.\n\n" +
 			"With -o json or yaml, one command prints its receipt, and many print the batch's results; with --wait,\n" +
 			"the job or a page of jobs.",
-		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json",
+		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json\n" +
+			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n  lucius submit command.json --in 90m",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if o.timeout != 0 && !o.wait {
 			return usagef("--timeout needs --wait")
 		}
 		commands, err := s.readCommands(args[0], o.again)
 		if err != nil {
+			return err
+		}
+		if err := o.add(s, commands); err != nil {
 			return err
 		}
 		if len(commands) == 1 {
@@ -61,6 +68,7 @@ func (t *tool) submit() *cobra.Command {
 	})
 	cmd.ValidArgsFunction = nil // The shell completes files.
 	flags := cmd.Flags()
+	o.register(flags)
 	flags.BoolVar(&o.again, "again", false, "create new jobs, even for commands that were submitted before")
 	flags.BoolVar(&o.wait, "wait", false, "wait for the jobs to end; exits with 1 if one does not succeed")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 means forever")
@@ -158,12 +166,17 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 			key += "-" + strconv.Itoa(copies[hash])
 		}
 	}
-	// Keep the rest of the text, so that the server can name the column of a duplicate name.
-	keyed := bytes.TrimSpace(bytes.TrimSuffix(text, []byte("}")))
-	if len(fields) > 0 {
-		keyed = append(keyed, ',')
+	return withMembers(text, fmt.Appendf(nil, `"idempotency_key":%q`, key)), nil
+}
+
+// withMembers adds members to a JSON object. It keeps the rest of the text, so that the server can name the
+// column of a duplicate name.
+func withMembers(object, members []byte) []byte {
+	text := bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(object), []byte("}")))
+	if len(text) > 1 { // more than the bracket
+		text = append(text, ',')
 	}
-	return append(keyed, fmt.Sprintf(`"idempotency_key":%q}`, key)...), nil
+	return append(append(text, members...), '}')
 }
 
 // submitOne submits a command. It repeats a request that may not have arrived, which is safe

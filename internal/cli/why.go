@@ -72,10 +72,10 @@ func showWhy(p *page, x explained) {
 		fields = append(fields, "step", place, "last error", diagnosis.Fault(step.LastErrorCode, step.LastErrorMessage))
 	}
 	if w := job.Waiting; w != nil {
-		fields = append(fields, "since", p.ago(w.Since.Time), "until", p.until(w.Until.Time),
-			"detail", answer.Detail.With(p.when), "held by", answer.HeldBy)
+		fields = append(fields, "since", p.ago(w.Since.Time), "until", p.until(w.Until.Time))
 	}
-	fields = append(fields, "rerun of", job.RerunOf, "rerun as", job.SupersededBy, "next", answer.Next.String())
+	fields = append(fields, "detail", answer.Detail.With(p.when), "held by", answer.HeldBy,
+		"rerun of", job.RerunOf, "rerun as", job.SupersededBy, "next", answer.Next.String())
 	if step := answer.Step; step != nil && answer.Next.Do == diagnosis.RerunJob {
 		fields = append(fields, "wrong input", answer.Next.String()+" --patch JSON")
 		if step.StepIndex < len(job.Steps)-1 {

@@ -49,7 +49,9 @@ func TestWhy(t *testing.T) {
 		BlockedBy: &api.Blocker{Type: api.BlockerTypeWorkItem, ID: jobID + ".1.3"},
 	})
 	running.Steps[1].Progress = &api.Progress{Fraction: 0.456, Message: "page 5 of 11"}
-	succeeded, cancelled, superseded := failedJob(), failedJob(), failedJob()
+	succeeded, cancelled, superseded, expired := failedJob(), failedJob(), failedJob(), failedJob()
+	expired.ErrorCode, expired.ErrorMessage, expired.NotAfter = "expired", "no worker had started it by "+since.String(), since
+	expired.Steps[1].LastErrorCode, expired.Steps[1].LastErrorMessage = expired.ErrorCode, expired.ErrorMessage
 	succeeded.State, succeeded.ErrorCode, succeeded.ErrorMessage, succeeded.AttemptsTotal = api.JobStateSucceeded, "", "", 1
 	cancelled.State, cancelled.ErrorCode, cancelled.ErrorMessage = api.JobStateCancelled, "", ""
 	superseded.SupersededBy = strings.Replace(jobID, "0198", "0199", 1)
@@ -63,6 +65,7 @@ func TestWhy(t *testing.T) {
 	}{
 		{"backoff", wait(api.JobStateInProgress, api.WaitingReasonBackoff, "execution retry 6 of 9 at "+stamp+" after ocr_timeout", nil)},
 		{"job_paused", waitingJob(api.JobStatePaused, api.Waiting{Reason: api.WaitingReasonJobPaused, Since: since, Detail: "the job is paused, and goes on when it is resumed"})},
+		{"scheduled", wait(api.JobStateQueued, api.WaitingReasonScheduled, "the job begins at "+stamp+"; it expires at "+stamp+" unless a worker has started it", nil)},
 		{"scope_paused", waitingJob(api.JobStateDispatching, api.Waiting{
 			Reason: api.WaitingReasonScopePaused, Since: since, Detail: "paused by ops-1: OCR is down", BlockedBy: &api.Blocker{Type: api.BlockerTypePause, ID: "service:embed"},
 		})},
@@ -78,6 +81,7 @@ func TestWhy(t *testing.T) {
 		{"a reason of a newer server", wait(api.JobStateDispatching, "moon", "the moon has to rise by "+stamp, nil)},
 		{"failed", failedJob()},
 		{"failed, and rerun", superseded},
+		{"expired", expired},
 		{"cancelled", cancelled},
 		{"succeeded", succeeded},
 	} {

@@ -15,7 +15,7 @@ type Answer struct {
 	Headline Sentence
 	// Step is the one that it waits at or failed at, nil if there is none.
 	Step *api.Step
-	// Detail is what the server says of the wait, empty if the headline says it.
+	// Detail is what the server says of the wait, empty if the headline says it, or what an end usually means.
 	Detail Sentence
 	// HeldBy names what has to end first.
 	HeldBy string
@@ -35,6 +35,7 @@ type Deed string
 // The deeds.
 const (
 	ResumeJob   Deed = "resume"
+	BeginJob    Deed = "reschedule" // begin it before its date
 	RerunJob    Deed = "rerun"
 	SeeRerun    Deed = "see" // the job was rerun: see the other job
 	EndPause    Deed = "pause"
@@ -47,6 +48,8 @@ func (n Next) String() string {
 	switch n.Do {
 	case ResumeJob:
 		return "lucius jobs resume " + n.Of
+	case BeginJob:
+		return "lucius jobs reschedule " + n.Of + " --now"
 	case RerunJob:
 		return "lucius jobs rerun " + n.Of
 	case SeeRerun:
@@ -60,6 +63,9 @@ func (n Next) String() string {
 	}
 	return ""
 }
+
+// expired is the error code of a job that no worker had started by its not_after.
+const expired = "expired"
 
 // Job explains a job by its history, as of now.
 func Job(job *api.Job, events []api.Event, now time.Time) Answer {
@@ -104,6 +110,9 @@ func (x *explained) live() Answer {
 	case api.WaitingReasonJobPaused:
 		a.Headline = say("The job is paused", x.by(api.EventTypeJobPausing), ".")
 		a.Next = Next{ResumeJob, job.JobID}
+	case api.WaitingReasonScheduled:
+		a.Headline = say("The job begins at ", w.Until, ", ", until, ".")
+		a.Next = Next{BeginJob, job.JobID}
 	case api.WaitingReasonScopePaused:
 		a.Headline = say("Dispatch to ", step.Service, " is ", detail, ".")
 		a.Next = Next{Do: EndPause}
@@ -177,6 +186,13 @@ func (x *explained) ended() Answer {
 			return Answer{Headline: say("The job failed ", ago, ": ", fault, "."), Next: next}
 		}
 		step := &job.Steps[at]
+		if job.ErrorCode == expired {
+			return Answer{
+				Step: step, Next: next,
+				Headline: say("The job expired ", ago, ": no worker had started it by its not_after, ", job.NotAfter, "."),
+				Detail:   say("its service has no worker, was paused or had a backlog; a rerun begins at once and does not expire"),
+			}
+		}
 		attempts := Count(len(Failures(x.events, step.StepID)), "attempt")
 		return Answer{Step: step, Headline: say(step.StepID, " failed for good ", ago, ", after ", attempts, ": ", fault, "."), Next: next}
 	default: // A live job whose wait could not be read.

@@ -55,6 +55,7 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 	for reason, want := range map[api.WaitingReason][2]string{
 		api.WaitingReasonBackoff:     {"embed failed 1 time, last with timeout; the next attempt starts <in 9s>."},
 		api.WaitingReasonJobPaused:   {"The job is paused by ops-1 <ago -1m0s>: wrong file.", "lucius jobs resume j1"},
+		api.WaitingReasonScheduled:   {"The job begins at 2026-01-27T10:02:39.000Z, <in 9s>.", "lucius jobs reschedule j1 --now"},
 		api.WaitingReasonScopePaused: {"Dispatch to embedder is held.", "it continues when the pause ends"},
 		api.WaitingReasonCircuitOpen: {"The bus is out of service for embed; the next try is <in 9s>."},
 		api.WaitingReasonPublishing:  {"The directive of embed is about to be published."},
@@ -100,6 +101,10 @@ func TestJob_SaysHowAnEndedOneEnded(t *testing.T) {
 		"failed": {
 			api.Job{State: api.JobStateFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "page 3 is black.", Steps: []api.Step{failedStep}},
 			"embed failed for good <ago -5s>, after 1 attempt: bad_scan: page 3 is black.", "lucius jobs rerun j1",
+		},
+		"expired": {
+			api.Job{State: api.JobStateFailedFinal, ErrorCode: "expired", NotAfter: api.NewTime(now), Steps: []api.Step{failedStep}},
+			"The job expired <ago -5s>: no worker had started it by its not_after, 2026-01-27T10:02:30.000Z.", "lucius jobs rerun j1",
 		},
 		"failed without a step": {api.Job{State: api.JobStateFailedFinal, ErrorCode: "odd"}, "The job failed <ago -5s>: odd.", "lucius jobs rerun j1"},
 		"rerun": {
