@@ -849,10 +849,10 @@ type Command struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
-	// DelaySeconds Sets `not_before` to so many seconds from now. A command has one of the two.
+	// Delay Sets `not_before` to so many seconds from now. A command has one of the two.
 	//
 	// Example: 900
-	DelaySeconds int64 `json:"delay_seconds,omitempty,omitzero"`
+	Delay Delay `json:"delay_seconds,omitempty,omitzero"`
 
 	// DocID The document; required with mode BURST. The jobs of a document are found by it.
 	//

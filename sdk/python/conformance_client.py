@@ -2,6 +2,8 @@
 
 import threading
 import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 from lucius import Client, Command, Final, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
 
@@ -137,6 +139,35 @@ def corrections(client):
     descends(client, failed, first, (job.job_id, failed, "print", ["/payload/do"], "SUCCEEDED", "", "scanned by hand"))
 
 
+def dates(client):
+    # 10
+    def submit(**when):
+        n = str(uuid.uuid4())
+        accepted = client.submit(replace(command("succeed", n=n), **when))
+        assert accepted.state == "QUEUED", accepted
+        return client.get(accepted.job_id)
+
+    def in_hours(n):
+        return datetime.now(timezone.utc) + timedelta(hours=n)
+
+    delayed = submit(delay=timedelta(seconds=2))
+    assert delayed.raw["waiting"]["reason"] == "scheduled", delayed
+    ended = client.wait(delayed.job_id, timeout=60)
+    begun = next(e.at for e in client.history(delayed.job_id) if e.type == "step.dispatching")
+    assert ended.succeeded and begun >= delayed.not_before, (ended, begun, delayed)
+
+    later = submit(not_before=in_hours(1)).job_id
+    put_off = client.reschedule(later, not_before=in_hours(2), reason="not yet")
+    assert put_off.state == "QUEUED" and put_off.not_before > in_hours(1), put_off
+    client.reschedule(later, delay=timedelta(0))
+    assert client.wait(later, timeout=60).succeeded
+
+    doomed = submit(not_before=in_hours(1), not_after=in_hours(2)).job_id
+    assert client.pause(doomed).state == "PAUSED"
+    client.reschedule(doomed, delay=timedelta(0), not_after=datetime.now() + timedelta(seconds=1))
+    assert client.wait(doomed, timeout=60).error_code == "expired"
+
+
 if __name__ == "__main__":
     working = threading.Thread(target=worker.run)
     working.start()
@@ -144,6 +175,7 @@ if __name__ == "__main__":
         with Client() as client:
             story(client)
             corrections(client)
+            dates(client)
     finally:
         worker.stop()
         working.join()

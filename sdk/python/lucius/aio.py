@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from ._transport import Interruptible, Token
-from .client import Client, When
+from .client import Client
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -65,6 +66,11 @@ class AsyncClient:
 
     async def resume(self, job_id: str, reason: str = "") -> Job:
         return await self._run(lambda: self._client.resume(job_id, reason))
+
+    async def reschedule(self, job_id: str, *, not_before: When = None, delay: Optional[timedelta] = None,
+                         not_after: When = None, never_expires: bool = False, reason: str = "") -> Job:
+        return await self._run(lambda: self._client.reschedule(
+            job_id, not_before=not_before, delay=delay, not_after=not_after, never_expires=never_expires, reason=reason))
 
     async def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
         return await self._run(lambda: self._client.rerun(job_id, **request))

@@ -6,7 +6,8 @@ import http.client
 import json
 import ssl
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from ._transport import (
@@ -14,7 +15,7 @@ from ._transport import (
     transient,
 )
 from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -26,8 +27,6 @@ _BATCH_TIMEOUT = 30.0
 _LARGEST_BATCH = 100
 # A stream has a comment about every 15 seconds.
 _STREAM_SILENCE = 60.0
-
-When = Union[datetime, str, None]
 
 
 class Client:
@@ -157,6 +156,21 @@ class Client:
     def resume(self, job_id: str, reason: str = "") -> Job:
         return self._control(job_id, "resume", reason)
 
+    def reschedule(self, job_id: str, *, not_before: When = None, delay: Optional[timedelta] = None,
+                   not_after: When = None, never_expires: bool = False, reason: str = "") -> Job:
+        """Change the dates of a job that has not begun; one that is None stays.
+
+        A ``delay`` of ``timedelta(0)`` begins the job; ``never_expires`` removes its ``not_after``. A job that
+        has begun raises :class:`ConflictError`; so does a repeat after a lost answer that finds the job
+        begun by this call.
+        """
+        body: Dict[str, Any] = _dates(not_before, delay, not_after)
+        if never_expires:
+            body["never_expires"] = True
+        if reason:
+            body["reason"] = reason
+        return Job.parse(self._call("POST", _job(job_id) + ":reschedule", body))
+
     def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
         """Create a new job from one that has ended, with the same steps.
 
@@ -272,7 +286,6 @@ def _job(job_id: str) -> str:
 
 
 def _when(when: When) -> Optional[str]:
-    # One without a time zone is local, as everywhere in Python.
     return when.astimezone().isoformat() if isinstance(when, datetime) else when
 
 
@@ -284,4 +297,13 @@ def _corrections(request: RerunRequest) -> Dict[str, Any]:
 
 def _body(command: Command) -> Dict[str, Any]:
     """The command as the server takes it."""
-    return {name: value for name, value in vars(command).items() if value is not None}
+    dates = ("not_before", "delay", "not_after")
+    return {**{name: value for name, value in vars(command).items() if value is not None and name not in dates},
+            **_dates(command.not_before, command.delay, command.not_after)}
+
+
+def _dates(not_before: When, delay: Optional[timedelta], not_after: When) -> Dict[str, Any]:
+    """The dates as the server takes them. A delay is rounded up to whole seconds."""
+    dates = {"not_before": _when(not_before), "not_after": _when(not_after),
+             "delay_seconds": None if delay is None else ceil(delay.total_seconds())}
+    return {name: value for name, value in dates.items() if value is not None}

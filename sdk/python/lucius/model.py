@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, List, Literal, Mapping, Optional, Sequence, TypedDict
+from datetime import datetime, timedelta
+from typing import Any, List, Literal, Mapping, Optional, Sequence, TypedDict, Union
 
 #: The final states of a job.
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
@@ -13,6 +13,8 @@ JobState = Literal["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", 
 StepState = Literal["PENDING", "DISPATCHING", "AWAITING_ACK", "IN_PROGRESS", "FAILED_RETRY", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"]
 
 Ref = Mapping[str, Any]
+#: A time; one without a time zone is local, as everywhere in Python.
+When = Union[datetime, str, None]
 
 
 def _time(text: Optional[str]) -> Optional[datetime]:
@@ -51,6 +53,10 @@ class Job:
     state: JobState
     created_at: datetime
     completed_at: Optional[datetime]
+    #: When the job may begin, None if it may at once.
+    not_before: Optional[datetime]
+    #: When it expires unless a worker has started it, None if it does not.
+    not_after: Optional[datetime]
     error_code: str
     error_message: str
     correlation_id: str
@@ -65,8 +71,8 @@ class Job:
         created = _time(raw["created_at"])
         assert created is not None
         return cls(raw["jobId"], raw["tenant_id"], raw["request_type"], raw["state"], created,
-                   _time(raw.get("completed_at")), raw.get("error_code", ""), raw.get("error_message", ""),
-                   raw.get("correlation_id", ""), raw.get("doc_id", ""), raw.get("tags", {}), raw.get("final_output"),
+                   _time(raw.get("completed_at")), _time(raw.get("not_before")), _time(raw.get("not_after")),
+                   raw.get("error_code", ""), raw.get("error_message", ""), raw.get("correlation_id", ""), raw.get("doc_id", ""), raw.get("tags", {}), raw.get("final_output"),
                    [Step.parse(step) for step in raw.get("steps", [])], raw)
 
     @property
@@ -126,6 +132,10 @@ class Command:
     ``idempotency_key`` names the command: the same key in the same tenant is the same job, however
     often it is submitted. Without one, commands of the same request type, schema version,
     references and payload are one job. Jobs are found by their ``doc_id`` and ``tags``.
+
+    The job does not begin before ``not_before``, or until the ``delay`` has passed since the server
+    got the command. It ends with the error code ``expired`` if no worker has started it by
+    ``not_after``. A repeated command keeps its first dates.
     """
 
     tenant_id: str
@@ -142,6 +152,9 @@ class Command:
     correlation_id: Optional[str] = None
     traceparent: Optional[str] = None
     callback_urls: Optional[List[str]] = None
+    not_before: When = None
+    delay: Optional[timedelta] = None
+    not_after: When = None
 
 
 class ResolvedStep(TypedDict):

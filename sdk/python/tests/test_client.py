@@ -5,7 +5,8 @@ import tempfile
 import threading
 import time
 import unittest
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from unittest.mock import patch
 
 from lucius import (
@@ -255,6 +256,34 @@ class Calls(Scripted):
             next(client.watch("j1"))
 
 
+class Dates(Scripted):
+    tonight = datetime(2026, 1, 28, 2, tzinfo=timezone.utc)
+
+    def test_a_command_has_dates(self):
+        client, fake = self.serve((202, RECEIPT))
+        client.submit(replace(COMMAND, not_before=self.tonight, not_after="2026-01-28T06:00:00Z"))
+        client.submit(replace(COMMAND, delay=timedelta(minutes=1, milliseconds=1)))
+        client.submit(COMMAND)
+        self.assertEqual([{name: value for name, value in r.body.items() if name in ("not_before", "delay", "delay_seconds", "not_after")}
+                          for r in fake.requests],
+                         [{"not_before": "2026-01-28T02:00:00+00:00", "not_after": "2026-01-28T06:00:00Z"}, {"delay_seconds": 61}, {}])
+
+    def test_a_job_is_rescheduled(self):
+        client, fake = self.serve((202, {**job(state="QUEUED"), "not_before": "2026-01-28T02:00:00.000Z"}))
+        found = client.reschedule("j/1", not_before=self.tonight, not_after=self.tonight, reason="why")
+        self.assertEqual((found.state, found.not_before, found.not_after), ("QUEUED", self.tonight, None))
+        client.reschedule("j1", delay=timedelta(0), never_expires=True)
+        self.assertEqual([(r.path, r.body) for r in fake.requests], [
+            ("/v1/jobs/j%2F1:reschedule", {"not_before": "2026-01-28T02:00:00+00:00", "not_after": "2026-01-28T02:00:00+00:00", "reason": "why"}),
+            ("/v1/jobs/j1:reschedule", {"delay_seconds": 0, "never_expires": True}),
+        ])
+
+    def test_a_job_that_has_begun_is_not_rescheduled(self):
+        client, _ = self.serve((409, {"code": "illegal_transition"}))
+        with self.assertRaises(ConflictError):
+            client.reschedule("j1", delay=timedelta(0))
+
+
 class Async(Scripted):
     def test_it_does_what_the_client_does(self):
         def answer(request):
@@ -284,6 +313,7 @@ class Async(Scripted):
                 self.assertEqual([j.state for j in both], ["SUCCEEDED"] * 2)
                 for control in (client.cancel, client.pause, client.resume):
                     self.assertEqual((await control("j1", "why")).job_id, "j1")
+                self.assertEqual((await client.reschedule("j1", delay=timedelta(minutes=1))).job_id, "j1")
                 self.assertFalse((await client.plan_rerun("j1", from_="start")).live)
                 self.assertEqual((await client.rerun("j1", from_="start", reason="why")).job_id, "j1")
                 self.assertEqual([j.job_id for j in (await client.lineage("j1")).jobs], ["j1"])

@@ -149,10 +149,38 @@ async function corrections(): Promise<void> {
   });
 }
 
+async function dates(): Promise<void> {
+  // 10
+  const submit = async (when: Partial<Command>) => {
+    const accepted = await client.submit({ ...command({ do: "succeed", n: randomUUID() }), ...when });
+    assert.equal(accepted.state, "QUEUED");
+    return client.get(accepted.jobId);
+  };
+  const inHours = (n: number) => new Date(Date.now() + n * 3_600_000);
+
+  const delayed = await submit({ delay_seconds: 2 });
+  assert.equal(delayed.waiting?.reason, "scheduled");
+  assert.equal((await client.wait(delayed.jobId, { timeout: 60 })).state, "SUCCEEDED");
+  const begun = (await all(client.history(delayed.jobId))).find((e) => e.type === "step.dispatching");
+  assert.ok(begun && begun.at >= delayed.not_before!, `${begun?.at} ${delayed.not_before}`);
+
+  const later = await submit({ not_before: inHours(1) });
+  const putOff = await client.reschedule(later.jobId, { not_before: inHours(2), reason: "not yet" });
+  assert.ok(putOff.state === "QUEUED" && new Date(putOff.not_before!) > inHours(1), putOff.not_before);
+  await client.reschedule(later.jobId, { delay_seconds: 0 });
+  assert.equal((await client.wait(later.jobId, { timeout: 60 })).state, "SUCCEEDED");
+
+  const doomed = await submit({ not_before: inHours(1), not_after: inHours(2) });
+  assert.equal((await client.pause(doomed.jobId)).state, "PAUSED");
+  await client.reschedule(doomed.jobId, { delay_seconds: 0, not_after: new Date(Date.now() + 1000) });
+  assert.equal((await client.wait(doomed.jobId, { timeout: 60 })).error_code, "expired");
+}
+
 const working = worker.run();
 try {
   await story();
   await corrections();
+  await dates();
 } finally {
   worker.stop();
   await working;

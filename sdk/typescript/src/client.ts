@@ -17,9 +17,15 @@ export type LineageJob = Schemas["LineageJob"];
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one, commands of the
- * same request type, schema version, references and payload are one job.
+ * same request type, schema version, references and payload are one job. The job does not begin
+ * before `not_before`, or until `delay_seconds` have passed since the server got the command. It
+ * ends with the error code `expired` if no worker has started it by `not_after`. A repeated
+ * command keeps its first dates.
  */
-export type Command = Schemas["Command"];
+export type Command = WithDates<Schemas["Command"]>;
+/** Which dates of a job to change. `delay_seconds: 0` begins it. */
+export type RescheduleRequest = WithDates<Schemas["RescheduleRequest"]>;
+type WithDates<T> = Omit<T, "not_before" | "not_after"> & { not_before?: Date | string; not_after?: Date | string };
 
 export interface ClientOptions extends Connection {
   /** How many seconds a call without an answer is repeated. Defaults to 60. */
@@ -200,6 +206,15 @@ export class Client {
 
   resume(jobId: string, reason?: string): Promise<Job> {
     return this.#control(jobId, "resume", reason);
+  }
+
+  /**
+   * Change the dates of a job that has not begun; one that the request does not name stays. A job
+   * that has begun is refused with the code `illegal_transition`; so is a repeat after a lost answer
+   * that finds the job begun by this call.
+   */
+  reschedule(jobId: string, request: RescheduleRequest): Promise<Job> {
+    return this.#call("POST", `${path(jobId)}:reschedule`, request);
   }
 
   /**

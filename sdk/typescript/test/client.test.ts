@@ -225,6 +225,23 @@ test("a rerun sends its corrections", async (t) => {
   ]);
 });
 
+test("dates are sent", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 202, body: receipt }, { status: 202, body: { jobId: "j1", state: "QUEUED" } }]);
+  const tonight = new Date("2026-01-28T02:00:00Z");
+  const refs = { input_ref: { uri: "s3://b/in" }, output_ref: { uri: "s3://b/out" } };
+  const command = { tenant_id: "t", request_type: "r", schema_version: "1", payload: {}, ...refs };
+  await client.submit({ ...command, not_before: tonight, not_after: "2026-01-28T06:00:00Z" });
+  await client.submit({ ...command, delay_seconds: 90 });
+  assert.equal((await client.reschedule("j/1", { delay_seconds: 0, not_after: tonight, reason: "why" })).state, "QUEUED");
+  await client.reschedule("j1", { never_expires: true });
+  assert.deepEqual(asked.map((a) => [a.path, a.body]), [
+    ["/v1/commands", { ...command, not_before: "2026-01-28T02:00:00.000Z", not_after: "2026-01-28T06:00:00Z" }],
+    ["/v1/commands", { ...command, delay_seconds: 90 }],
+    ["/v1/jobs/j%2F1:reschedule", { delay_seconds: 0, not_after: "2026-01-28T02:00:00.000Z", reason: "why" }],
+    ["/v1/jobs/j1:reschedule", { never_expires: true }],
+  ]);
+});
+
 test("a planned rerun is read", async (t) => {
   const preview = {
     dry_run: true, jobId: "j/1", live: false, existing_job_id: "j2", protocol_id: "ingest", protocol_version: "3",

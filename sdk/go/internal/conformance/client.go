@@ -52,6 +52,9 @@ func tell(ctx context.Context) error {
 	if err == nil {
 		err = s.corrects(telling)
 	}
+	if err == nil {
+		err = s.dates(telling)
+	}
 	stop()
 	return errors.Join(err, <-worked)
 }
