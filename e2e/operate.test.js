@@ -112,6 +112,53 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   assert.equal(last.reason, "typed by a person");
 });
 
+test("a job that waits for its date is found and begun", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.submit({ doc_id: "doc-1" });
+  const job = await api.submit({ doc_id: "doc-2", delay_seconds: 7200, not_after: new Date(Date.now() + 86_400_000).toISOString() });
+
+  const page = await openPage(server);
+  await page.goto("/ui/jobs");
+  await page.getByLabel("waits for").selectOption("its date");
+  await page.getByRole("button", { name: "Show" }).click();
+  await page.waitForURL((url) => url.searchParams.get("waiting") === "scheduled");
+  assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
+  await page.locator("table.jobs tbody a.id").click();
+  await page.getByText(/^The job begins at 2.*, in (2 h|1 h 59 min)/).waitFor();
+  for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize(viewport);
+    assert.deepEqual(await audit(page, `a job that waits for its date (${colorScheme})`), []);
+  }
+  await page.setViewportSize(desk);
+  await page.getByRole("link", { name: "Reschedule…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("New date").fill("tomorrow");
+  await dialog.getByRole("button", { name: "Reschedule the job" }).click();
+  await dialog.getByText("The new date is a time such as").waitFor();
+  await dialog.getByLabel("New date").fill("");
+  await dialog.getByLabel("Or begins after").fill("2d");
+  await dialog.getByText("--in 2d").waitFor();
+  await dialog.getByRole("button", { name: "Reschedule the job" }).click();
+  await dialog.getByText("not_after").first().waitFor(); // It would expire before.
+  await dialog.getByLabel("Its expiry").selectOption("removed");
+  await act(page, "the source is late", "Reschedule the job");
+  await eventually("it is put off", async () => (await api.job(job)).not_after === undefined);
+
+  await page.getByRole("link", { name: "Begin now…" }).click();
+  await dialog.getByText("--now").waitFor();
+  for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize(viewport);
+    assert.deepEqual(await audit(page, `the new date (${colorScheme})`), []);
+  }
+  await page.setViewportSize(desk);
+  await act(page, "the source is here", "Reschedule the job");
+  await eventually("it has begun", async () => (await api.job(job)).state === "DISPATCHING");
+  await page.getByText("rescheduled to now").first().waitFor();
+});
+
 // carries completes the work of the services until it is stopped.
 function carries(api, ...services) {
   let running = true;

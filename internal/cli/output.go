@@ -184,7 +184,7 @@ func (p *page) state(state string) string {
 		return p.style(green, state)
 	case "FAILED_FINAL":
 		return p.style(red, state)
-	case "FAILED_RETRY", "PAUSED", "PAUSING", "CANCELLING":
+	case "QUEUED", "FAILED_RETRY", "PAUSED", "PAUSING", "CANCELLING":
 		return p.style(yellow, state)
 	case "CANCELLED", "PENDING":
 		return p.style(faint, state)

@@ -156,8 +156,9 @@ func actions() map[string]*action {
 			"and its later reports change nothing.", true, (*api.Client).CancelJob),
 		"job-pause": jobControl("pause", "No further step is dispatched. A worker that runs a step is asked to stop at a good "+
 			"point, but may finish it.", false, (*api.Client).PauseJob),
-		"job-rerun":  {prepare: rerunJob, role: api.GrantRoleSubmit},
-		"job-resume": jobControl("resume", "It continues where it stopped.", false, (*api.Client).ResumeJob),
+		"job-reschedule": {prepare: rescheduleJob, role: api.GrantRoleSubmit},
+		"job-rerun":      {prepare: rerunJob, role: api.GrantRoleSubmit},
+		"job-resume":     jobControl("resume", "It continues where it stopped.", false, (*api.Client).ResumeJob),
 		"jobs-cancel": jobsControl("cancel", "They end without a result. A worker that runs a step is told to stop, and its "+
 			"later reports change nothing.", true, cancelMany),
 		"jobs-pause":       jobsControl("pause", "No further steps are dispatched. Running steps may finish.", false, pauseMany),

@@ -204,6 +204,9 @@ func wellness(s *situation) string {
 		live += n
 	}
 	text := fmt.Sprintf("%s accepted, %s", rate(o.Accepted.LastMinute.PerSecond), diagnosis.Counted(live, "live job", "live jobs"))
+	if n := o.Jobs[string(api.JobStateQueued)]; n > 0 {
+		text += ", " + diagnosis.Number(n) + " scheduled"
+	}
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		text += ", oldest outbox row " + diagnosis.Duration(diagnosis.Seconds(*at))
 	}

@@ -244,6 +244,9 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 			do = append(do, act("pause", "Pause…"), act("cancel", "Cancel…"))
 		}
 	}
+	if waits := found.State == api.JobStateQueued || found.State == api.JobStatePaused; controls && waits && found.AttemptsTotal == 0 {
+		do = append(do, act("reschedule", "Reschedule…"))
+	}
 	step := currentStep(found)
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
 		work := func(verb, text string) {
@@ -259,6 +262,12 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 	}
 	var first *diagnosis.Action
 	switch next.Do {
+	case diagnosis.BeginJob:
+		if controls {
+			begin := act("reschedule", "Begin now…")
+			begin.Query = append(begin.Query, "begins", beginsNow)
+			first = &begin
+		}
 	case diagnosis.ResumeJob, diagnosis.RerunJob:
 		if controls { // It is the first of them.
 			first, do = &do[0], do[1:]

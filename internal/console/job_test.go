@@ -322,3 +322,70 @@ func TestJob_WithoutItsCurrentStep(t *testing.T) {
 		hasNot(t, page, "/ui/do/work-stall")
 	}
 }
+
+// scheduledJob returns a job that waits for its date.
+func scheduledJob() api.Job {
+	one := runningJob()
+	w := &api.Waiting{
+		Reason: api.WaitingReasonScheduled, Since: at(0), Until: at(7300),
+		Detail: "the job begins at " + at(7300).String() + "; it expires at " + at(9000).String() + " unless a worker has started it",
+	}
+	one.State, one.Waiting, one.NotBefore, one.NotAfter, one.CurrentStepIndex = api.JobStateQueued, w, at(7300), at(9000), 0
+	one.Steps[0] = api.Step{StepID: "extract", Service: "extract", State: api.StepStatePending, Waiting: w}
+	one.Steps[1] = api.Step{StepID: "ocr", StepIndex: 1, Service: "o/cr", State: api.StepStatePending}
+	return one
+}
+
+func TestJob_SaysThatItWaitsForItsDate(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, answersOf(scheduledJob()))
+	has(t, b.get(t, "/ui/jobs/j1"), `<p class="why">The job begins at `+at(7300).String()+`, <time class="in"`, "it expires <time",
+		"<dt>not before</dt>", "<dt>not after</dt>", `<li class="warn" aria-current="step">`, `<b>extract</b>`, "● scheduled",
+		"/ui/do/job-reschedule?begins=now&amp;job=j1", "Begin now…", "Reschedule…", "Pause…", "Cancel…")
+	paused := scheduledJob()
+	paused.State, paused.Waiting.Reason, paused.Waiting.Until = api.JobStatePaused, api.WaitingReasonJobPaused, api.Time{}
+	b = newBrowser(t, answersOf(paused))
+	has(t, b.get(t, "/ui/jobs/j1"), "Resume…", "Reschedule…")
+	b = newBrowser(t, answersOf(runningJob()))
+	hasNot(t, b.get(t, "/ui/jobs/j1"), "Reschedule…", "<dt>not before</dt>")
+}
+
+func TestReschedule_SendsTheDatesOfItsForm(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/jobs/j1:reschedule": api.Job{JobID: "j1"}})
+	has(t, b.get(t, "/ui/do/job-reschedule?job=j1&begins=now"), "Reschedule job j1?", "<option selected>now</option>", "lucius jobs reschedule j1 --now<")
+	for _, test := range []struct {
+		form url.Values
+		sent string
+	}{
+		{url.Values{"begins": {"now"}, "reason": {"why"}}, `{"delay_seconds":0,"reason":"why"}`},
+		{url.Values{"at": {"2026-01-28T03:00:00+01:00"}, "expiry": {"removed"}}, `{"never_expires":true,"not_before":"2026-01-28T02:00:00.000Z"}`},
+		{url.Values{"in": {"2d"}, "expires": {"2026-01-31T02:00:00Z"}}, `{"delay_seconds":172800,"not_after":"2026-01-31T02:00:00.000Z"}`},
+		{url.Values{"in": {"90 m"}}, `{"delay_seconds":5400}`},
+	} {
+		test.form.Set("job", "j1")
+		if to := b.submits(t, "job-reschedule", test.form); to != "/ui/jobs/j1" {
+			t.Errorf("%v leads to %s", test.form, to)
+		}
+		b.asks(t, "POST /v1/jobs/j1:reschedule "+test.sent)
+	}
+	b.submits(t, "job-reschedule", url.Values{"job": {"j1"}, "expires": {"4h"}})
+	has(t, strings.Join(b.requests(), "\n"), `POST /v1/jobs/j1:reschedule {"not_after":"`)
+	for _, test := range []struct {
+		form url.Values
+		says string
+	}{
+		{url.Values{}, "Say what to change"},
+		{url.Values{"begins": {"now"}, "in": {"1h"}}, "choose one."},
+		{url.Values{"at": {"soon"}}, "The new date is a time"},
+		{url.Values{"in": {"soon"}}, "How long it waits is a number with a unit"},
+		{url.Values{"expires": {"-1h"}}, "It expires by a time"},
+		{url.Values{"expires": {"1h"}, "expiry": {"removed"}}, "either set or removed"},
+	} {
+		test.form.Set("job", "j1")
+		has(t, b.send(http.MethodPost, "/ui/do/job-reschedule", test.form).Body.String(), test.says)
+	}
+	b.set("POST /v1/jobs/j1:reschedule", refuse(http.StatusConflict, "The job has begun."))
+	has(t, b.send(http.MethodPost, "/ui/do/job-reschedule", url.Values{"job": {"j1"}, "in": {"1h"}}).Body.String(),
+		"The job has begun.", `value="1h"`, "lucius jobs reschedule j1 --in 1h<")
+}

@@ -90,7 +90,7 @@ func jobLevel(found *api.Job) string {
 		return diagnosis.LevelWarn
 	default:
 		switch reasonOf(found) {
-		case api.WaitingReasonScopePaused:
+		case api.WaitingReasonScopePaused, api.WaitingReasonScheduled:
 			return diagnosis.LevelWarn
 		case api.WaitingReasonNoWorker, api.WaitingReasonCircuitOpen:
 			return diagnosis.LevelBad
@@ -110,6 +110,7 @@ func reasonOf(found *api.Job) api.WaitingReason {
 
 // reasonWords say why a job waits, where its box alone does not.
 var reasonWords = map[api.WaitingReason]string{
+	api.WaitingReasonScheduled:   "scheduled",
 	api.WaitingReasonScopePaused: "held by a pause", api.WaitingReasonNoWorker: "no worker", api.WaitingReasonCircuitOpen: "circuit open",
 	api.WaitingReasonCancelling: "cancelling", api.WaitingReasonPausing: "pausing", api.WaitingReasonSilent: "silent",
 }

@@ -69,11 +69,12 @@ const (
 	waitsForResult  = "running,silent,pausing,cancelling"
 	waitsForRetry   = "backoff"
 	waitsForPause   = "scope_paused"
+	waitsForDate    = "scheduled"
 	waitsForResume  = "job_paused,pausing"
-	// waitsAtStep leaves out paused jobs, which are not counted at a step.
+	// waitsAtStep leaves out jobs that are paused or wait for their date, which are not counted at a step.
 	waitsAtStep = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
 		waitsForRetry + "," + waitsForPause
-	waitsAtAll = waitsAtStep + ",job_paused"
+	waitsAtAll = waitsAtStep + ",job_paused," + waitsForDate
 )
 
 // reasonsToWaitFor returns these constants for templates.
@@ -98,6 +99,7 @@ var waitingChoices = []waitingChoice{
 	{"silent", "a RESULT of a silent worker"},
 	{waitsForRetry, "a retry"},
 	{waitsForPause, "the end of a pause"},
+	{waitsForDate, "its date"},
 	{waitsForResume, "its resume"},
 }
 

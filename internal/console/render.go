@@ -190,7 +190,7 @@ func stateClass(state any) string {
 	switch fmt.Sprint(state) {
 	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied":
 		return "bad"
-	case "PAUSED", "PAUSING":
+	case "QUEUED", "PAUSED", "PAUSING":
 		return "warn"
 	case "IN_PROGRESS", "RUNNING", "RAMPING", "CANCELLING", "half-open", "running", "claimed":
 		return "run"
