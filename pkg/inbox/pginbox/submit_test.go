@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -129,6 +130,15 @@ var wrong = map[string]string{
 	"a tag with a newline":               `"tags":{"a":"b\nc"}`,
 	"a field that is misspelt":           `"idempotency_ke":"k"`,
 	"a field with a slash":               `"a/b~c":1`,
+	"a date that is a number":            `"not_before":1769565600`,
+	"a date without a time":              `"not_after":"2026-01-28"`,
+	"a blank date":                       `"not_before":" "`,
+	"a delay that is a string":           `"delay_seconds":"60"`,
+	"a negative delay":                   `"delay_seconds":-1`,
+	"half a second":                      `"delay_seconds":0.5`,
+	"a delay of years":                   `"delay_seconds":31622401`,
+	"a delay of ages":                    `"delay_seconds":1000000000000`,
+	"a date and a delay":                 `"not_before":"2026-01-28T02:00:00Z","delay_seconds":60`,
 	"a deep payload":                     `"payload":` + strings.Repeat(`{"a":`, 63) + `[]` + strings.Repeat(`}`, 63),
 }
 
@@ -209,6 +219,8 @@ func TestSubmit_TakesWhatMayBeAJob(t *testing.T) {
 	f := newFixture(t)
 	for _, field := range []string{
 		`"tenant_id":"` + strings.Repeat("x", 128) + `"`, `"correlation_id":null`, `"mode":"DEFAULT"`, `"mode":"BURST","doc_id":"d"`, `"tags":{}`, `"tags":{"a":" b=\u2028","z-_.9":"` + strings.Repeat("é", 64) + `"}`, `"tags":null`,
+		`"not_before":"2026-01-28T02:00:00+01:00"`, `"not_after":"` + time.Now().Add(time.Hour).Format(time.RFC3339Nano) + `"`,
+		`"not_before":null,"delay_seconds":0,"not_after":null`, `"delay_seconds":31622400`,
 		`"callback_urls":["https://example.org"]`, `"callback_urls":[]`, `"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"`,
 		`"payload":` + strings.Repeat(`{"a":`, 62) + `[]` + strings.Repeat(`}`, 62),
 		`"payload":{"x":[` + strings.Repeat("1,", 65_530) + `1]}`, // PostgreSQL writes a blank after each comma.

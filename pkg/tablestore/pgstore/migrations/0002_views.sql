@@ -46,6 +46,8 @@ CREATE VIEW lucius.jobs AS SELECT
     lucius.document(props->'output_ref') AS output_ref,
     lucius.document(props->'workspace_ref') AS workspace_ref,
     lucius.document(props->'final_output') AS final_output,
+    lucius.at(props->'not_before') AS not_before,
+    lucius.at(props->'not_after') AS not_after,
     lucius.at(props->'created_at') AS created_at,
     lucius.at(props->'updated_at') AS updated_at,
     lucius.at(props->'completed_at') AS completed_at

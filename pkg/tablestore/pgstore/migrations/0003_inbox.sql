@@ -96,7 +96,8 @@ CREATE FUNCTION lucius.command_problem(command jsonb, max_payload integer) RETUR
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     names CONSTANT text[] := '{tenant_id,request_type,schema_version,input_ref,output_ref,payload,
-        doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode,tags}'; -- The first 6 are required.
+        doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode,tags,
+        not_before,not_after,delay_seconds}'; -- The first 6 are required.
     kinds CONSTANT text[] := '{string,string,string,object,object,object,string,object,string,string,string,array,string,object}';
     sizes integer[] := '{128,128,32,8192,8192,0,256,8192,128,255,1048576,1048576,1048576,1048576}';
     faults jsonb[] := '{}';
@@ -120,6 +121,14 @@ BEGIN
                 WHEN names[i] = 'doc_id' AND command->'mode' = '"BURST"' THEN '{invalid_envelope,is required in the mode BURST}'::text[] END;
         ELSIF names[i] = 'mode' THEN
             fault := CASE WHEN value NOT IN ('"DEFAULT"', '"BURST"') THEN ARRAY['invalid_envelope', 'must be "DEFAULT" or "BURST"'] END;
+        ELSIF names[i] IN ('not_before', 'not_after') THEN -- Whether it is too early or too late is known at the accept.
+            fault := CASE WHEN jsonb_typeof(value) <> 'string' OR value #>> '{}' !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d' THEN
+                ARRAY['invalid_envelope', 'must be a time in the form of RFC 3339, such as 2026-01-28T02:00:00Z'] END;
+        ELSIF names[i] = 'delay_seconds' THEN -- It counts from the accept.
+            fault := CASE WHEN value::text !~ '^\d+$' OR value > '31622400' THEN
+                    ARRAY['invalid_envelope', 'must be a whole number from 0 to 31622400']
+                WHEN nullif(command->'not_before', 'null') IS NOT NULL THEN
+                    ARRAY['invalid_envelope', 'must not be set if not_before is'] END;
         ELSE
             fault := lucius.value_fault(value, kinds[i], sizes[i]);
         END IF;
@@ -175,7 +184,9 @@ END $$;
 
 -- Submits a command in the caller's transaction, and returns its id. The role of the session
 -- needs EXECUTE on this function and USAGE on the schema, and no right on any table. A command
--- that can never be a job fails with the SQLSTATE LC002, and the problem as its detail.
+-- that can never be a job fails with the SQLSTATE LC002, and the problem as its detail. A
+-- delay_seconds counts from the accept, after the commit, and a not_after that has passed by
+-- then refuses the command.
 CREATE FUNCTION lucius.submit(command jsonb) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
