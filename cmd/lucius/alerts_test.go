@@ -97,6 +97,13 @@ var virtually = map[string]struct {
 		},
 		shows: `lucius_loop_failures_total{loop="reconciler"} \d\d+\n`,
 	},
+	"ExpiredJobs": {
+		begin: func(s *situation) {
+			s.workers.Store(nil)
+			s.expires = time.Minute
+		},
+		shows: `lucius_expired_total \d\d+\n`,
+	},
 	"StuckJob":      {begin: func(s *situation) { s.loseEntry(true) }, shows: "lucius_jobs_stuck 1\n"},
 	"RepairedJob":   {begin: func(s *situation) { s.loseEntry(false) }, shows: "lucius_reconciler_repaired_total 1\n"},
 	"BadProtocol":   {begin: func(s *situation) { s.breakProtocols() }, shows: "lucius_protocols_refused 1\n"},

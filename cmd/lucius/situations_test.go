@@ -120,6 +120,8 @@ type situation struct {
 	workers   atomic.Pointer[workers]
 	inbox     refusing
 	idle      bool // no jobs are submitted
+	// expires is how long after its submission a job expires. 0 means never.
+	expires time.Duration
 }
 
 // refusing is an inbox with refused and waiting commands.
@@ -259,9 +261,13 @@ func (s *situation) leave(free uint64) {
 // submit submits a job, unless the store accepts none.
 func (s *situation) submit() {
 	s.t.Helper()
+	dates := ""
+	if s.expires > 0 {
+		dates = fmt.Sprintf(`"not_after":%q,`, time.Now().Add(s.expires).UTC().Format(time.RFC3339))
+	}
 	got := s.do(s.t, http.MethodPost, "/v1/commands", fmt.Sprintf(`{"tenant_id":"tenant_a","request_type":"doc.ingest",`+
-		`"schema_version":"1","payload":{"language":"en"},"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},`+
-		`"idempotency_key":"%d"}`, s.serial.Add(1)))
+		`"schema_version":"1","payload":{"language":"en"},"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},%s`+
+		`"idempotency_key":"%d"}`, dates, s.serial.Add(1)))
 	if got.status != http.StatusAccepted && got.status != http.StatusServiceUnavailable {
 		s.t.Fatalf("submit: %d, %s", got.status, got.body)
 	}

@@ -70,6 +70,7 @@ var situations = map[string][]string{
 	"NothingPurged":  {"LuciusRetentionBehind"},
 	"StoreThatHangs": {"LuciusLoopStandsStill"},
 	"StoreThatFails": {"LuciusLoopFailing"},
+	"ExpiredJobs":    {"LuciusJobsExpire"},
 	"StuckJob":       {"LuciusJobStuck"},
 	"RepairedJob":    {"LuciusDefectRepaired"},
 	"BadProtocol":    {"LuciusFilesRefused"},
