@@ -32,6 +32,7 @@ import (
 var (
 	scaleFinished = flags.Int("scale.finished", 20_000, "how many jobs have ended")
 	scaleLive     = flags.Int("scale.live", 2_000, "how many jobs are live")
+	scaleParked   = flags.Int("scale.parked", 2_000, "how many more wait for their date")
 	scaleDir      = flags.String("scale.dir", "", "data folder that is kept, and filled if it is new; default is a temporary one")
 	scaleAsks     = flags.Int("scale.asks", 5, "how often each page is asked for")
 )
@@ -69,6 +70,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 		"", "flow", "services", "services/work", "services/rest", "services/idle",
 		"jobs", "jobs?tenant_id=tenant_1", "jobs?state=DISPATCHING", "jobs?state=IN_PROGRESS", "jobs?state=PAUSED", "jobs?state=QUEUED",
 		"jobs?state=SUCCEEDED", "jobs?state=FAILED_FINAL", "jobs?state=CANCELLED", "jobs?service=rest", "jobs?service=idle",
+		"jobs?waiting=scheduled", "jobs?waiting=scheduled&tenant_id=tenant_1", "jobs?waiting=scheduled&service=none",
 		"jobs?service=none", "jobs?service=none&state=IN_PROGRESS", "jobs?service=none&state=SUCCEEDED", "jobs?request_type=none",
 		"jobs?error_code=code_3", "jobs?error_code=none", "jobs?error_code=none&tenant_id=tenant_1", "jobs?correlation_id=none",
 		"jobs?state=PAUSED&tenant_id=tenant_1", "jobs?since=1+h&service=none",
@@ -148,12 +150,12 @@ func (s *crowded) fill() {
 	list, err := call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{Limit: new(api.Limit(1))}))
 	if err == nil && len(list.Jobs) == 0 {
 		begun := time.Now()
-		err = errors.Join(s.submit("idle", scalePaused), s.pauseAll())
+		err = errors.Join(s.submit("idle", scalePaused, 0), s.pauseAll(), s.submit("rest", *scaleParked, 24*time.Hour))
 		if err == nil {
 			err = s.finish(*scaleFinished)
 		}
 		if err == nil {
-			err = errors.Join(s.submit("idle", *scaleLive/2), s.submit("rest", *scaleLive/2), s.claim(*scaleLive/4))
+			err = errors.Join(s.submit("idle", *scaleLive/2, 0), s.submit("rest", *scaleLive/2, 0), s.claim(*scaleLive/4))
 		}
 		s.Logf("filled in %s", time.Since(begun).Round(time.Second))
 	}
@@ -163,7 +165,7 @@ func (s *crowded) fill() {
 	// After a walk over its live jobs the server knows them: it need not search for jobs in a
 	// state that none has.
 	for deadline, known := time.Now().Add(10*time.Minute), false; !known; time.Sleep(time.Second) {
-		list, err := s.jobs(api.JobStateQueued)
+		list, err := s.jobs(api.JobStateCancelling)
 		if err != nil || time.Now().After(deadline) {
 			s.Fatalf("the live jobs are not known: %v", err)
 		}
@@ -183,23 +185,23 @@ func (s *crowded) jobs(state api.JobState) (api.JobPage, error) {
 	return call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{State: &state, Limit: new(api.Limit(1))}))
 }
 
-// submit submits jobs for a service.
-func (s *crowded) submit(service string, jobs int) error {
+// submit submits jobs for a service, which begin after the delay.
+func (s *crowded) submit(service string, jobs int, delay time.Duration) error {
 	var group errgroup.Group
 	group.SetLimit(8)
 	for from := 0; from < jobs; from += 100 {
-		group.Go(func() error { return s.submitBatch(service, min(100, jobs-from)) })
+		group.Go(func() error { return s.submitBatch(service, min(100, jobs-from), delay) })
 	}
 	return group.Wait()
 }
 
-func (s *crowded) submitBatch(service string, jobs int) error {
+func (s *crowded) submitBatch(service string, jobs int, delay time.Duration) error {
 	request := api.BatchRequest{Commands: make([]api.Command, jobs)}
 	for i := range request.Commands {
 		n := s.requests.Add(1)
 		request.Commands[i] = api.Command{
 			TenantID: fmt.Sprint("tenant_", n%scaleTenants), RequestType: "scale." + service, SchemaVersion: "1",
-			IdempotencyKey: fmt.Sprint("k", n), InputRef: json.RawMessage(`{"uri":"s3://b/in"}`),
+			IdempotencyKey: fmt.Sprint("k", n), DelaySeconds: int64(delay.Seconds()), InputRef: json.RawMessage(`{"uri":"s3://b/in"}`),
 			OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), Payload: json.RawMessage(`{"pages":7}`),
 			// A tenant's documents have three jobs each, all its jobs the tag env, and one in ten thousand customer=7.
 			DocID: fmt.Sprint("doc_", n/scaleTenants/3), Tags: api.Tags{"env": "prod", "customer": fmt.Sprint(n / scaleTenants % 10_000)},
@@ -260,7 +262,7 @@ func (s *crowded) finish(jobs int) error {
 	group.SetLimit(8)
 	for from := 0; from < jobs; from += 100 {
 		group.Go(func() error {
-			if err := s.submitBatch("work", min(100, jobs-from)); err != nil {
+			if err := s.submitBatch("work", min(100, jobs-from), 0); err != nil {
 				return err
 			}
 			got, err := s.claimSome("work", 100)
