@@ -44,7 +44,7 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 		queueSeconds: m.Histogram("lucius_queue_wait_seconds",
 			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
 		jobSeconds: m.Histogram("lucius_job_duration_seconds",
-			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
+			"Time from the acceptance of a job, or from its not_before, to its end, by its state.", jobBuckets, "request_type", "outcome"),
 		beginLate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "lucius_begin_late_seconds", Buckets: jobBuckets,
 			Help: "Time from the not_before of a job that waited for it to its begin.",
@@ -163,9 +163,17 @@ func (j *jobMetrics) observeTransitions(before, after *statemachine.Aggregate, h
 				j.expired.Inc()
 			}
 			j.jobSeconds.WithLabelValues(j.requestTypes.label(job.RequestType), strings.ToLower(string(to))).
-				Observe(job.UpdatedAt.Sub(job.CreatedAt).Seconds())
+				Observe(max(0, job.UpdatedAt.Sub(later(job.CreatedAt, job.NotBefore)).Seconds()))
 		}
 	}
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // observeFailure counts the transition of a step if its attempt failed. The transition of a

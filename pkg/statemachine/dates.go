@@ -81,13 +81,13 @@ func (e Reschedule) decide(c *change) {
 	case job.State.Terminal() || job.State == JobCancelling:
 		c.refuse(CodeIllegalTransition, "the job is %s already", job.State)
 		return
+	case notBefore.Equal(job.NotBefore) && notAfter.Equal(job.NotAfter):
+		c.duplicate("the job has these dates already")
+		return
 	case job.begun():
 		c.refuse(CodeIllegalTransition, "the job has begun: its dates cannot be changed any more")
 		return
 	case c.expireIfDue():
-		return
-	case notBefore.Equal(job.NotBefore) && notAfter.Equal(job.NotAfter):
-		c.duplicate("the job has these dates already")
 		return
 	case !notAfter.IsZero() && !(notAfter.After(c.env.Now) && notAfter.After(notBefore)):
 		c.refuse(CodeNotAfterPassed, "must be later than now and than not_before: it is %s", stamp(notAfter))

@@ -41,8 +41,8 @@ type Dates struct {
 }
 
 // Reschedule changes the dates of a job that has not begun: one that waits for its date, or was paused
-// before it began. For any other job the error has the code illegal_transition; so has a repeat after a lost
-// answer that finds the job begun by this call. The reason, which may be empty, is kept in the job's history.
+// before it began. For any other job the error has the code illegal_transition. The call may be repeated. The
+// reason, which may be empty, is kept in the job's history.
 func (c *Client) Reschedule(ctx context.Context, jobID string, dates Dates, reason string) (*Job, error) {
 	body := struct {
 		NotBefore    time.Time `json:"not_before,omitzero"`

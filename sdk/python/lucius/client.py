@@ -161,8 +161,7 @@ class Client:
         """Change the dates of a job that has not begun; one that is None stays.
 
         A ``delay`` of ``timedelta(0)`` begins the job; ``never_expires`` removes its ``not_after``. A job that
-        has begun raises :class:`ConflictError`; so does a repeat after a lost answer that finds the job
-        begun by this call.
+        has begun raises :class:`ConflictError`. The call may be repeated.
         """
         body: Dict[str, Any] = _dates(not_before, delay, not_after)
         if never_expires:

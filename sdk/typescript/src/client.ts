@@ -210,8 +210,7 @@ export class Client {
 
   /**
    * Change the dates of a job that has not begun; one that the request does not name stays. A job
-   * that has begun is refused with the code `illegal_transition`; so is a repeat after a lost answer
-   * that finds the job begun by this call.
+   * that has begun is refused with the code `illegal_transition`. The call may be repeated.
    */
   reschedule(jobId: string, request: RescheduleRequest): Promise<Job> {
     return this.#call("POST", `${path(jobId)}:reschedule`, request);
