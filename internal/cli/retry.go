@@ -88,7 +88,7 @@ func (t *tool) retry() *cobra.Command {
 	})
 	r.bulk.register(t, cmd)
 	r.registerFailed(cmd)
-	r.edits.register(cmd, "default start for jobs that succeeded, failed for others")
+	r.edits.register(cmd, "default failed, and start with --state SUCCEEDED")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
 	cmd.Flags().StringVar(&r.after, "after", "",
 		"only jobs that follow those of this operation, which had the same filters and was truncated; its times\n"+

@@ -84,8 +84,6 @@ func repeats(op *api.Operation) string {
 		first = "step " + op.FromStep
 	case op.From == api.RerunFromStart:
 		first = "first step"
-	case op.From == "" && op.Named:
-		first = "failed step, or the first of one that succeeded"
 	}
 	words := "Repeats " + diagnosis.Counted(op.Matched, "job", "jobs") + which + ", from the " + first
 	if len(op.PayloadPatch) > 0 {

@@ -167,7 +167,7 @@ func TestOperation_SaysWhatItRepeatsAndGoesOn(t *testing.T) {
 		"Repeats 1 job that failed, from the step ocr": func(o *api.Operation) {
 			*o = api.Operation{Kind: api.OperationKindRetry, Matched: 1, FromStep: "ocr"}
 		},
-		"Repeats 2 jobs selected by id, from the failed step, or the first of one that succeeded": func(o *api.Operation) {
+		"Repeats 2 jobs selected by id, from the failed step": func(o *api.Operation) {
 			*o = api.Operation{Kind: api.OperationKindRetry, Matched: 2, Named: true}
 		},
 		"Repeats 2 jobs that had been cancelled, from the failed step": func(o *api.Operation) {

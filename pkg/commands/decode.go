@@ -341,10 +341,8 @@ func (d *decoder) dates(now time.Time) (notBefore, notAfter time.Time) {
 			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must be a whole number from 0 to %d", most)
 		case d.fields["not_before"] != nil:
 			d.fail(apierror.InvalidEnvelope, "/delay_seconds", "must not be set if not_before is")
-		default:
-			if seconds > 0 {
-				notBefore = now.Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Millisecond)
-			}
+		case seconds > 0:
+			notBefore = now.Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Millisecond)
 		}
 	}
 	if expires && !(notAfter.After(now) && notAfter.After(notBefore)) {

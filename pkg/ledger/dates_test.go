@@ -26,30 +26,27 @@ func dated(begins, expires time.Duration) ledger.Command {
 // Until its date, only one entry leads to the job, in the key range of the dates.
 func TestDate_BeginsTheJob(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]tablestore.Store{"atomic": ledgertest.Atomic(), "split": ledgertest.Split()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 4})
-				id := l.Submit(dated(30*24*time.Hour, 0))
-				never := time.Now().Add(366 * 24 * time.Hour)
-				if timers, dates := l.Entries(ledger.Timer, never), l.Entries(ledger.Date, never); len(timers) != 0 || len(dates) != 1 {
-					t.Fatalf("%d timers and %d dates lead to the job", len(timers), len(dates))
-				}
-				time.Sleep(30*24*time.Hour - time.Second)
-				if got := l.Expire(); len(got) != 0 {
-					t.Errorf("before the date: fired %v", got)
-				}
-				time.Sleep(time.Second)
-				if got := l.Expire(); got[ledger.Acted] != 1 {
-					t.Errorf("at the date: fired %v", got)
-				}
-				if _, queued := l.Read(id).Queued(); !queued || len(l.Entries(ledger.Date, never)) != 0 {
-					t.Errorf("the job is %s, and %d dates are left", l.Read(id).Job.State, len(l.Entries(ledger.Date, never)))
-				}
-			})
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 4})
+			id := l.Submit(dated(30*24*time.Hour, 0))
+			never := time.Now().Add(366 * 24 * time.Hour)
+			if timers, dates := l.Entries(ledger.Timer, never), l.Entries(ledger.Date, never); len(timers) != 0 || len(dates) != 1 {
+				t.Fatalf("%d timers and %d dates lead to the job", len(timers), len(dates))
+			}
+			time.Sleep(30*24*time.Hour - time.Second)
+			if got := l.Expire(); len(got) != 0 {
+				t.Errorf("before the date: fired %v", got)
+			}
+			time.Sleep(time.Second)
+			if got := l.Expire(); got[ledger.Acted] != 1 {
+				t.Errorf("at the date: fired %v", got)
+			}
+			if _, queued := l.Read(id).Queued(); !queued || len(l.Entries(ledger.Date, never)) != 0 {
+				t.Errorf("the job is %s, and %d dates are left", l.Read(id).Job.State, len(l.Entries(ledger.Date, never)))
+			}
 		})
-	}
+	})
 }
 
 // The accept of a job that waits is given up within seconds, whatever its date, because the entry of
@@ -122,31 +119,28 @@ func TestReschedule_ADateThatComesBackHasAnotherEntry(t *testing.T) {
 	})
 }
 
-// A job that nobody claims by its not_after is taken out of the pull queue.
+// A job that no worker claims by its not_after is taken out of the pull queue.
 func TestExpiry_TakesTheItemOutOfTheQueue(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]tablestore.Store{"atomic": ledgertest.Atomic(), "split": ledgertest.Split()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 1})
-				id := l.Submit(dated(0, time.Minute))
-				for range 3 { // On a split store, an entry checks once whether the hint exists.
-					time.Sleep(20 * time.Second)
-					l.Expire()
-				}
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 1})
+			id := l.Submit(dated(0, time.Minute))
+			for range 3 { // On a split store, an entry checks once whether the hint exists.
+				time.Sleep(20 * time.Second)
 				l.Expire()
-				job := l.Read(id).Job
-				if job.State != statemachine.JobFailedFinal || job.ErrorCode != statemachine.ErrorExpired || len(l.LiveJobs()) != 0 {
-					t.Errorf("the job is %s %s; live are %v", job.State, job.ErrorCode, l.LiveJobs())
-				}
-				kind := ledger.WorkKind{Service: "ones", StepType: "ONE"}
-				if hints, _, _, err := l.ReadyHints(t.Context(), kind, 0, "", "", 10); err != nil || len(hints) != 0 {
-					t.Errorf("the queue has %v, %v", hints, err)
-				}
-			})
+			}
+			l.Expire()
+			job := l.Read(id).Job
+			if job.State != statemachine.JobFailedFinal || job.ErrorCode != statemachine.ErrorExpired || len(l.LiveJobs()) != 0 {
+				t.Errorf("the job is %s %s; live are %v", job.State, job.ErrorCode, l.LiveJobs())
+			}
+			kind := ledger.WorkKind{Service: "ones", StepType: "ONE"}
+			if hints, _, _, err := l.ReadyHints(t.Context(), kind, 0, "", "", 10); err != nil || len(hints) != 0 {
+				t.Errorf("the queue has %v, %v", hints, err)
+			}
 		})
-	}
+	})
 }
 
 // An accept may be so slow that the sweeper has deleted its index rows before it writes them. It finds

@@ -120,7 +120,7 @@ func (e DispatchClaimed) decide(c *change) {
 		return
 	}
 	if c.agg.Job.lapsed(c.env.Now) {
-		c.refuse(CodeNotAfterPassed, "the job has expired: it is to be ended")
+		c.refuse(CodeNotAfterPassed, "the job has expired: a relay is to end it")
 		return
 	}
 	if row.DueAt.After(c.env.Now) {
