@@ -30,6 +30,9 @@ type Command struct {
 	Origin string
 	// Reason is for the history.
 	Reason string
+	// MaxWaiting is the most jobs that the line of the command may have before it. Optional. 0 stands for
+	// [DefaultMaxWaiting].
+	MaxWaiting int
 }
 
 // Accepted is the answer to a command.

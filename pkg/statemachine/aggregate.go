@@ -58,7 +58,10 @@ type Job struct {
 	// Parked says that the job waits for NotBefore.
 	//
 	//	invariant: Parked ⇒ State = QUEUED ∧ AttemptsTotal = 0
-	Parked           bool   `column:"parked"`
+	//	invariant: State = QUEUED ⇒ Parked ∨ Place.Line ≠ ""
+	Parked           bool `column:"parked"`
+	Order            Order
+	Place            Place  `column:"place"`
 	CurrentStepID    string `column:"current_step_id"`
 	CurrentStepIndex int    `column:"current_step_index"`
 	// AttemptsTotal is the sum of attempt_no over the steps.

@@ -15,7 +15,11 @@ func (e Cancel) decide(c *change) {
 	case job.State.Terminal():
 		c.refuse(CodeIllegalTransition, "the job is %s already", job.State)
 		return
+	case e.IfWaits && !job.Waits():
+		c.refuse(CodeIllegalTransition, "the job has begun")
+		return
 	}
+	job.ErrorCode = e.Code
 	c.job(JobCancelling, cmp.Or(truncate(e.Reason, maxMessage), "cancel request"))
 	if step := c.active(); step == nil || !step.held() {
 		c.withdrawRow()
@@ -39,7 +43,7 @@ func (c *change) cancelRest(trigger string) {
 			step.LeaseID = ""
 		}
 	}
-	c.agg.Job.ErrorCode, c.agg.Job.ErrorMessage = ErrorCancelled, ""
+	c.agg.Job.ErrorCode = cmp.Or(c.agg.Job.ErrorCode, ErrorCancelled)
 	c.job(JobCancelled, "no live attempt left")
 }
 
@@ -72,7 +76,7 @@ func (e Pause) decide(c *change) {
 }
 
 // decide continues with the first step that is not terminal, if it is due. A job that has not begun
-// waits for its date.
+// waits for its date or its line.
 func (e Resume) decide(c *change) {
 	job := &c.agg.Job
 	switch job.State {
@@ -90,12 +94,12 @@ func (e Resume) decide(c *change) {
 		return
 	case job.Started:
 		to = JobInProgress
-	case !job.begun() && job.NotBefore.After(c.env.Now):
+	case !job.begun() && (job.Place.Line != "" || job.NotBefore.After(c.env.Now)):
 		to = JobQueued
 	}
 	c.job(to, cmp.Or(truncate(e.Reason, maxMessage), "resume request"))
 	step := c.active()
-	if step == nil || job.Parked {
+	if step == nil || to == JobQueued {
 		return
 	}
 	due := !step.NextAttemptAt.After(c.env.Now)

@@ -52,13 +52,23 @@ func (c *change) tooLate() bool {
 	return true
 }
 
-// dateReached begins a job whose NotBefore is reached, and reports whether it is.
+// dateReached ends the wait of a job whose NotBefore is reached, and reports whether it is.
 func (c *change) dateReached() bool {
 	if !c.agg.Job.Parked || c.agg.Job.begun() || c.agg.Job.NotBefore.After(c.env.Now) {
 		return false
 	}
-	c.begin(c.active(), "not_before reached")
+	c.unpark("not_before reached")
 	return true
+}
+
+// unpark begins a parked job, or lets it wait for its turn in its line.
+func (c *change) unpark(cause string) {
+	job := &c.agg.Job
+	if job.Parked = false; job.Place.Line == "" {
+		c.begin(c.active(), cause)
+		return
+	}
+	c.note(Transition{Object: ObjectJob, Type: EventJobRescheduled, From: string(job.State), To: string(job.State), Cause: cause})
 }
 
 // begin dispatches the first open step.
@@ -99,8 +109,12 @@ func (e Reschedule) decide(c *change) {
 		Cause:  "reschedule request" + prefixed(": ", truncate(e.Reason, maxMessage)),
 		Detail: "not_before " + dateOrNone(notBefore) + ", not_after " + dateOrNone(notAfter),
 	})
-	if job.Parked && !notBefore.After(c.env.Now) {
-		c.begin(c.active(), "rescheduled to now")
+	switch ahead := notBefore.After(c.env.Now); {
+	case job.State != JobQueued:
+	case ahead:
+		job.Parked = true
+	case job.Parked:
+		c.unpark("rescheduled to now")
 	}
 }
 

@@ -74,7 +74,8 @@ const (
 	ErrorLeaseExpired      = "lease_expired"
 	ErrorStepTimeout       = "step_timeout"
 	ErrorCancelled         = "cancelled"
-	ErrorExpired           = "expired" // not started by its not_after
+	ErrorExpired           = "expired"    // not started by its not_after
+	ErrorSuperseded        = "superseded" // cancelled for a newer job of its line
 )
 
 // Object names what a [Transition] is of.
@@ -248,7 +249,7 @@ func (c *change) job(to JobState, cause string) {
 	if !follow(c, JobEdges, &job.State, to, Transition{Object: ObjectJob, Cause: cause}) {
 		return
 	}
-	job.Parked = to == JobQueued
+	job.Parked = to == JobQueued && job.NotBefore.After(c.env.Now)
 	if to.Terminal() {
 		job.CompletedAt = c.env.Now
 		c.d.Ended = true
@@ -352,7 +353,7 @@ func truncate(s string, limit int) string {
 
 // NextWake is the next time at which a relay or the sweeper must look at the job, by
 // its rows alone. A live job without one does not expire, and is paused with no attempt under
-// way, or waits in the pull queue for a worker.
+// way, waits for its turn in its line, or waits in the pull queue for a worker.
 func NextWake(agg *Aggregate) Wake {
 	i, ok := agg.Active()
 	if !ok || agg.Job.State.Terminal() {
@@ -362,7 +363,7 @@ func NextWake(agg *Aggregate) Wake {
 	switch step := &agg.Steps[i]; {
 	case agg.Job.Parked:
 		wake.At = agg.Job.NotBefore
-	case agg.Job.State == JobPaused:
+	case agg.Job.State == JobPaused || agg.Job.State == JobQueued:
 	case step.State == StepDispatching:
 		wake = Wake{Kind: WakeDispatch, At: agg.Outbox.DueAt}
 	case step.State == StepAwaitingAck || step.State == StepInProgress:

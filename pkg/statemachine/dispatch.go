@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// decide makes the first change of a job: it dispatches the first open step, unless the job has a
-// date to wait for.
+// decide makes the first change of a job: it dispatches the first open step, unless the job waits for
+// its date or for its line.
 func (e Accept) decide(c *change) {
 	job := &c.agg.Job
 	first := c.active()
@@ -41,7 +41,7 @@ func (e Accept) decide(c *change) {
 		}
 		c.note(moved)
 	}
-	if job.Parked = job.NotBefore.After(c.env.Now); !job.Parked {
+	if job.Parked = job.NotBefore.After(c.env.Now); !job.Parked && !e.Behind {
 		c.begin(first, cause)
 	}
 }

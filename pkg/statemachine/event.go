@@ -43,7 +43,18 @@ type Progress struct {
 // Accept is an accepted command: the first change of a job that is QUEUED at rev 0.
 // Of a rerun, the steps before the first one to repeat have SUCCEEDED already, with
 // the results of the job before.
-type Accept struct{ Reason string }
+type Accept struct {
+	Reason string
+	// Behind says that other jobs may be before the job in its line.
+	Behind bool
+}
+
+// Turn says that no job is before this one in its line, where it has that place.
+type Turn struct {
+	Epoch string
+	Seq   int64
+	Cause string
+}
 
 // DispatchClaimed is a relay that takes a PENDING row off the hot path: the row is
 // not due until the publish deadline has passed, so that replicas do not publish it
@@ -157,7 +168,13 @@ type DeadlinePassed struct {
 // Cancel asks to end the job without a result.
 //
 // Source: Option B spec, 18.
-type Cancel struct{ Reason string }
+type Cancel struct {
+	Reason string
+	// Code is the error code of the job. Optional. Defaults to [ErrorCancelled].
+	Code string
+	// IfWaits says that a job which has begun is to be left.
+	IfWaits bool
+}
 
 // Pause asks to start nothing new.
 //
@@ -190,6 +207,9 @@ type Stall struct {
 
 // Name implements [Event].
 func (Accept) Name() string { return "accept" }
+
+// Name implements [Event].
+func (Turn) Name() string { return "turn" }
 
 // Name implements [Event].
 func (DispatchClaimed) Name() string { return "taken" }

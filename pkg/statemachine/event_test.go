@@ -33,6 +33,7 @@ func TestEvent_NamesArePinned(t *testing.T) {
 		"reschedule":       statemachine.Reschedule{},
 		"retry":            statemachine.Retry{},
 		"stall":            statemachine.Stall{},
+		"turn":             statemachine.Turn{},
 	}
 	types := map[string]bool{}
 	for name, event := range pinned {

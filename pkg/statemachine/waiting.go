@@ -14,6 +14,9 @@ type Reason string
 const (
 	ReasonJobPaused   Reason = "job_paused"   // until a client resumes the job
 	ReasonScheduled   Reason = "scheduled"    // until the job's not_before
+	ReasonLineBlocked Reason = "line_blocked" // until the failed job before it in its line is rerun or released
+	ReasonBehind      Reason = "behind"       // until the jobs before it in its line have ended
+	ReasonStarting    Reason = "starting"     // it is its turn in its line, or it is not known what is before it
 	ReasonScopePaused Reason = "scope_paused" // a pause covers the directive
 	ReasonCircuitOpen Reason = "circuit_open" // the topic, or the bus, is out of service
 	ReasonPublishing  Reason = "publishing"   // a relay is to publish the directive
@@ -41,6 +44,7 @@ const (
 	BlockerPause   BlockerType = "pause"     // the pause's id
 	BlockerCircuit BlockerType = "circuit"   // the topic, or "*" for the whole bus
 	BlockerWork    BlockerType = "work_item" // the work item that a worker holds
+	BlockerJob     BlockerType = "job"       // the first job of the line
 )
 
 // Waiting says what a job waits for. The zero value is that of an ended job.
@@ -64,6 +68,8 @@ type Surroundings struct {
 	// Polled is when a worker last asked for work of the step's service and type. If none
 	// has, it is the time since which that is known; the zero time if nothing is known.
 	Polled time.Time
+	// First is the first place of the job's line that is not gone, nil if it is not known.
+	First *FirstPlace
 	// Slow is since when calls of the store time out, or the zero time.
 	Slow time.Time
 }
@@ -73,6 +79,13 @@ type Surroundings struct {
 type OpenCircuit struct {
 	Name, Reason string
 	Since, Until time.Time
+}
+
+// FirstPlace is the first place of a line that is not gone.
+type FirstPlace struct {
+	Epoch string
+	Seq   int64
+	Job   *Job // the job that has it; of a lost rerun, the job whose place it took
 }
 
 // PollPatience is how long a service and step type may be without a poll before its
@@ -97,6 +110,8 @@ func (a *Aggregate) stage() stage {
 		return stage{reason: ReasonScheduled}
 	}
 	switch a.Job.State {
+	case JobQueued:
+		return stage{reason: ReasonStarting}
 	case JobPaused:
 		return stage{reason: ReasonJobPaused}
 	case JobPausing:
@@ -139,6 +154,8 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 	case ReasonScheduled:
 		w.Until = a.Job.NotBefore
 		w.Detail = "the job begins at " + stamp(w.Until)
+	case ReasonStarting:
+		w.inLine(a, around.First)
 	case ReasonBackoff:
 		w.backoff(step, step.NextAttemptAt)
 	case ReasonPublishing:
@@ -161,6 +178,24 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 		w.Detail += "; the store is slow: calls of it take too long since " + stamp(around.Slow)
 	}
 	return w
+}
+
+// inLine refines the wait of a job for its turn.
+func (w *Waiting) inLine(a *Aggregate, first *FirstPlace) {
+	if first == nil || first.Epoch != a.Job.Place.Epoch || first.Seq >= a.Job.Place.Seq {
+		w.Detail = "the job begins as soon as Lucius has looked at its line"
+		return
+	}
+	before := fmt.Sprintf("at most %d jobs are before it in its line, the first is job %s, which ",
+		a.Job.Place.Seq-first.Seq, first.Job.ID)
+	w.BlockedBy = Blocker{BlockerJob, first.Job.ID}
+	if first.Job.Standing() == PlaceBlocks {
+		w.Reason = ReasonLineBlocked
+		w.Detail = before + "has failed: rerun or release that job, and the line goes on"
+		return
+	}
+	w.Reason = ReasonBehind
+	w.Detail = before + "is " + string(first.Job.State)
 }
 
 // publishing refines the wait of a directive that is not published.

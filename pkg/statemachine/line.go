@@ -1,0 +1,112 @@
+package statemachine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// OrderMode says what an accepted command does to the jobs of its line that wait before it.
+type OrderMode string
+
+// The modes.
+const (
+	OrderFIFO   OrderMode = "fifo"   // it waits for them
+	OrderNewest OrderMode = "newest" // it cancels those whose mode is newest too
+	OrderReject OrderMode = "reject" // it is refused while the line has a job
+)
+
+// Valid reports whether the mode is one of the modes.
+func (m OrderMode) Valid() bool { return m == OrderFIFO || m == OrderNewest || m == OrderReject }
+
+// Order is what a job was accepted with about its line: the jobs of one tenant and order key. They
+// begin one after the other. Without a key a job has no line.
+type Order struct {
+	// Key is compared byte by byte.
+	Key  string    `column:"order_key"`
+	Mode OrderMode `column:"order_mode"`
+	// Blocks says that the job stops its line if it fails, until it is rerun or released.
+	Blocks bool `column:"order_blocks"`
+	// CancelsRunning says that the job, whose mode is newest, also cancels one that has begun.
+	CancelsRunning bool `column:"order_cancels_running"`
+}
+
+// Place is a job's place in its line. It never changes.
+type Place struct {
+	Line string // the line's id, empty if the job has no line
+	// Epoch distinguishes the lines that one key had: a line is removed with its last place.
+	Epoch string
+	Seq   int64
+	// Took is the failed job whose place this job, its rerun, took.
+	Took string
+}
+
+// String returns the place as it is stored, empty for the zero value.
+func (p Place) String() string {
+	if p == (Place{}) {
+		return ""
+	}
+	return fmt.Sprintf("%s:%s:%d:%s", p.Line, p.Epoch, p.Seq, p.Took)
+}
+
+// ParsePlace returns the place of its [Place.String].
+func ParsePlace(text string) (Place, error) {
+	parts := strings.Split(text, ":")
+	if text == "" {
+		return Place{}, nil
+	}
+	if len(parts) != 4 {
+		return Place{}, fmt.Errorf("bad place in a line %q", text)
+	}
+	seq, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return Place{}, fmt.Errorf("bad place in a line %q", text)
+	}
+	return Place{Line: parts[0], Epoch: parts[1], Seq: seq, Took: parts[3]}, nil
+}
+
+// Standing says what the place that a job names means to the places behind it.
+type Standing uint8
+
+// The standings.
+const (
+	// PlaceGone: the place does not count, and never will again.
+	PlaceGone Standing = iota
+	// PlaceTurn: once the place is the first, it is the job's turn to begin.
+	PlaceTurn
+	// PlaceHeld: the job has begun, or waits for its date or an operator.
+	PlaceHeld
+	// PlaceBlocks: the job has failed, and the line stands until it is rerun or released.
+	PlaceBlocks
+)
+
+// Waits reports whether the job is live and has not begun.
+func (j *Job) Waits() bool { return !j.begun() && (j.State == JobQueued || j.State == JobPaused) }
+
+// AwaitsTurn reports whether the job waits for its line and for nothing else.
+func (j *Job) AwaitsTurn() bool { return !j.begun() && j.State == JobQueued && !j.Parked }
+
+// Standing returns the standing of the place that the job names.
+func (j *Job) Standing() Standing {
+	switch {
+	case j.AwaitsTurn():
+		return PlaceTurn
+	case !j.State.Terminal():
+		return PlaceHeld
+	case j.State == JobFailedFinal && j.Order.Blocks && j.ErrorCode != ErrorExpired, j.State == JobCancelled && j.Place.Took != "":
+		return PlaceBlocks // A cancelled rerun leaves the failure that it was to repair.
+	}
+	return PlaceGone
+}
+
+// decide begins a job whose turn it is.
+func (e Turn) decide(c *change) {
+	job := &c.agg.Job
+	switch {
+	case !job.AwaitsTurn() || job.Place.Epoch != e.Epoch || job.Place.Seq != e.Seq:
+		c.duplicate("the job does not wait for its turn at this place")
+	case c.expireIfDue():
+	default:
+		c.begin(c.active(), e.Cause)
+	}
+}
