@@ -33,6 +33,8 @@ type Command struct {
 	// MaxWaiting is the most jobs that the line of the command may have before it. Optional. 0 stands for
 	// [DefaultMaxWaiting].
 	MaxWaiting int
+	// Blocker is the job that a rerun repeats, if it has a place in a line: the rerun takes it if it blocks.
+	Blocker *statemachine.Job
 }
 
 // Accepted is the answer to a command.
@@ -91,13 +93,14 @@ type acceptance struct {
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
 	guessed bool            // slot was chosen without reading the taken ones
 	handed  bool            // a try gave the item to a waiting worker
+	place   placement       // in the command's line, if it has one
 }
 
 // Accept turns a command into a job. It writes the idempotency record, then the
 // in-flight slot with the schedule entry that makes the job findable, then commits. A
-// numbered slot may be taken, so it comes before whatever names the job. It returns
-// [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's errors; a command whose
-// outcome is unknown may be sent again.
+// numbered slot may be taken, so it comes before whatever names the job. The place in a line is
+// the last before the commit. It returns [ErrIdempotencyMismatch], [ErrTenantLimit], [ErrLineFull],
+// a [*LineBusyError], and the store's errors; a command whose outcome is unknown may be sent again.
 //
 // Source: Ledger and state model, Idempotency strategy; Option B spec, 15.1.
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
@@ -158,6 +161,7 @@ func (a *acceptance) newJob() error {
 	if err != nil {
 		return err
 	}
+	a.leavePlace()
 	a.jobID, a.lists, a.adopted = id, listsOf(&a.cmd.Job), false
 	if a.limit > 0 {
 		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.limit)))
@@ -170,6 +174,18 @@ func (a *acceptance) newJob() error {
 
 // try submits the whole change once.
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
+	defer func() { a.placed(tablestore.Applied{}) }()
+	retry, err := a.findPlace(ctx)
+	if err != nil && (errors.Is(err, ErrLineFull) || isBusy(err)) {
+		return a.refuse(ctx, err)
+	}
+	if err != nil || retry {
+		return nil, err
+	}
+	if a.place.Took != "" && a.slotTag == "" {
+		// The jobs that wait for the rerun must not be able to refuse it.
+		a.slot, a.guessed = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID), false
+	}
 	if a.guessed && !a.l.mayGuess(a.cmd.Job.TenantID, a.limit) {
 		if accepted, err := a.resolveSlotConflict(ctx); accepted != nil || err != nil {
 			return accepted, err
@@ -191,6 +207,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
 	}
+	a.placed(applied)
 	if err == nil {
 		return a.accepted(ctx, plan, applied), nil
 	}
@@ -203,6 +220,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 		return a.resolveRecordConflict(ctx)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
+	case lost && a.place.keys(conflict.Key):
+		return nil, nil
 	case lost || errors.Is(err, tablestore.ErrUnknown):
 		return a.resolveOutcome(ctx, plan, err)
 	}
@@ -231,7 +250,8 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 			agg.Steps[i].State = statemachine.StepPending
 		}
 	}
-	event := statemachine.Accept{Reason: a.cmd.Reason}
+	agg.Job.Place = a.place.Place
+	event := statemachine.Accept{Reason: a.cmd.Reason, Behind: a.place.behind}
 	d, err := statemachine.Decide(agg, event, a.l.env(f, now))
 	if err != nil {
 		return nil, err
@@ -241,7 +261,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
-			Record: a.record.Row, Slot: a.slot, Supersedes: a.cmd.Job.Supersedes, lists: a.lists,
+			Record: a.record.Row, Slot: a.slot, Supersedes: a.cmd.Job.Supersedes, Line: a.place.Line, lists: a.lists,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -258,6 +278,11 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	}
 	if a.slot.Numbered && a.slotTag == "" {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
+	}
+	if !a.place.taken && len(a.place.batch) > 0 {
+		// The entry must be written first: it looks at the line if the commit never lands.
+		plan.change.Pre = append(plan.change.Pre, tablestore.Stage{a.place.batch})
+		plan.turn, plan.leaves = a.place.turn, a.place.line
 	}
 	plan.reserving = len(pre)
 	plan.change.Pre = append(pre, plan.change.Pre...)
@@ -391,6 +416,7 @@ func (a *acceptance) rollForward(ctx context.Context, c *idempotencyRecord, row 
 	if used {
 		err = a.startOver(ctx)
 	} else if err = a.freeOwnSlot(ctx); err == nil {
+		a.leavePlace()
 		a.jobID, a.lists, a.adopted = c.JobID, c.lists, true
 		if a.limit == 0 {
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
@@ -400,9 +426,7 @@ func (a *acceptance) rollForward(ctx context.Context, c *idempotencyRecord, row 
 	return err
 }
 
-// resolveSlotConflict chooses another slot. If there is none, it refuses the command
-// and deletes its record. It never refuses a replay: if the command has not taken
-// its key yet, it first looks for an existing record.
+// resolveSlotConflict chooses another slot. If there is none, it refuses the command.
 func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error) {
 	a.slotTag = ""
 	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.limit)
@@ -413,27 +437,7 @@ func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error)
 	if !errors.Is(err, ErrTenantLimit) {
 		return nil, err
 	}
-	if a.recordTag == "" {
-		if accepted, err := a.replay(ctx); accepted != nil || err != nil {
-			return accepted, err
-		}
-		return nil, ErrTenantLimit
-	}
-	if a.adopted {
-		// If the accept that wrote the record committed after its deletion, its job would
-		// have no record, and the same command would be executed twice.
-		abandoned, err := a.l.insertTombstone(ctx, a.jobID)
-		if err != nil {
-			return nil, err
-		}
-		if !abandoned {
-			return a.adoptWinner(ctx)
-		}
-	}
-	if _, err := a.l.deleteVersion(ctx, a.record, a.recordTag); err != nil {
-		return nil, fmt.Errorf("accept: delete the idempotency record: %w", err)
-	}
-	return nil, ErrTenantLimit
+	return a.refuse(ctx, ErrTenantLimit)
 }
 
 // resolveOutcome handles a conflict on the job's rows, or an unknown outcome: the
@@ -468,6 +472,9 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	if a.adopted && a.recordTag == "" {
 		return a.resolveRecordConflict(ctx) // The record names the job with and without our write.
 	}
+	if err := a.recoverPlace(ctx); err != nil {
+		return nil, err
+	}
 	row, err := a.l.ownRow(ctx, a.record, a.jobID)
 	if err != nil {
 		return nil, err
@@ -480,14 +487,23 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 		a.slotTag = row.ETag
 	}
 	plan.change.Pre = plan.change.Pre[plan.reserving:]
-	if a.recordTag == "" || a.slot.Numbered && a.slotTag == "" {
+	if a.recordTag == "" || a.slot.Numbered && a.slotTag == "" || a.place.Line != "" && !a.place.taken {
 		return nil, nil
+	}
+	for i := range a.place.batch { // It is never sent twice: see findPlace.
+		plan.change.Pre = without(plan.change.Pre, a.place.batch[i].Key)
 	}
 	applied, err := a.l.submit(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
 	return a.accepted(ctx, plan, applied), nil
+}
+
+// isBusy reports whether the error is a [*LineBusyError].
+func isBusy(err error) bool {
+	_, busy := errors.AsType[*LineBusyError](err)
+	return busy
 }
 
 // adoptWinner ends an acceptance whose record another accept rolled forward to a job:

@@ -44,6 +44,12 @@ type options struct {
 	lostRev int64
 
 	reserved reservation // of an accept
+	// also is written before the change, on an atomic store with it.
+	also []tablestore.Stage
+	// quiet says that the caller looks at the job's line itself.
+	quiet bool
+	// at is the place that the job must have. Optional.
+	at statemachine.Place
 }
 
 // Option is a detail of a [Ledger.Change].
@@ -99,21 +105,11 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 			result.PostErr = l.forgetLost(ctx, &result.Job.Job, o)
 			return l.confirmRepeat(ctx, result.Outcome, o)
 		}
-		l.hand(plan, &handed)
-		defer plan.takeover.release()
-		applied, err := l.submit(ctx, plan)
-		if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {
-			o.lost, o.lostRev = append(o.lost, plan.entries...), plan.after.Job.Rev
+		postErr, err := l.commitPlan(ctx, plan, o, &handed)
+		if err == nil {
+			result.PostErr = l.finish(ctx, plan, postErr)
 		}
-		if err != nil {
-			return err
-		}
-		l.committed(ctx, plan)
-		if plan.ended {
-			l.cfg.Ended(&plan.after.Job)
-		}
-		result.PostErr = l.finish(ctx, plan, applied.PostErr)
-		return nil
+		return err
 	})
 	switch {
 	case err == nil:
@@ -122,6 +118,25 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		return Result{}, err // A refusal names the work item, and the worker reads it.
 	}
 	return Result{}, fmt.Errorf("change job %s: %w", jobID, err)
+}
+
+// commitPlan commits the plan of a change. [Ledger.finish] follows. It returns the first error of the post
+// stages, and an error if the plan was not committed.
+func (l *Ledger) commitPlan(ctx context.Context, plan *plan, o *options, handed *bool) (postErr, err error) {
+	l.hand(plan, handed)
+	defer plan.takeover.release()
+	applied, err := l.submit(ctx, plan)
+	if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {
+		o.lost, o.lostRev = append(o.lost, plan.entries...), plan.after.Job.Rev
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.committed(ctx, plan)
+	if plan.ended {
+		l.cfg.Ended(&plan.after.Job)
+	}
+	return applied.PostErr, nil
 }
 
 // confirm returns nil once a failover cannot lose what this process has read. A request that
@@ -158,6 +173,9 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	}
 	if o.entry != nil && s.head.Entry != o.entry.ref() {
 		return Result{Outcome: statemachine.Duplicate, Reason: "the entry is obsolete", Job: s.agg}, nil, nil
+	}
+	if at := o.at; at.Line != "" && (s.agg.Job.Place.Epoch != at.Epoch || s.agg.Job.Place.Seq != at.Seq) {
+		return Result{Outcome: statemachine.Duplicate, Reason: "the job has another place", Job: s.agg}, nil, nil
 	}
 	f, err := l.fresh()
 	if err != nil {
@@ -297,6 +315,9 @@ func (l *Ledger) apply(ctx context.Context, change tablestore.Change, plans ...*
 // answer waits for its commit, and each commit for those before it.
 func (l *Ledger) offer(plan *plan, etags map[tablestore.Key]tablestore.ETag) {
 	plan.offered.Do(func() {
+		if plan.turn != nil && len(etags) > 0 {
+			plan.turn.give(plan.leaves.after(etags[l.lineKey(plan.leaves.id, rowLine)]))
+		}
 		if t := plan.takeover; t != nil {
 			t.follow(plan, etags)
 			l.offer(t.plan, etags)

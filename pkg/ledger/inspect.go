@@ -88,7 +88,29 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 		return found, l.finishEnd(ctx, s)
 	}
 	found.Job = &s.agg
+	if s.agg.Job.AwaitsTurn() {
+		if err := l.inspectLine(ctx, &s.agg.Job, &found); err != nil {
+			return found, err
+		}
+	}
 	return found, l.inspectLive(ctx, s, &found)
+}
+
+// inspectLine looks at the line of a job that waits for its turn, at most once a minute for each line.
+func (l *Ledger) inspectLine(ctx context.Context, job *statemachine.Job, found *Finding) error {
+	now := time.Now()
+	if last, known := l.inspected.Get(job.Place.Line); known && now.Sub(last) < endGrace {
+		return nil
+	}
+	l.inspected.Add(job.Place.Line, now)
+	f, err := l.readFront(ctx, job.Place.Line)
+	if err != nil {
+		return err
+	}
+	if f.job != nil && f.job.AwaitsTurn() && now.Sub(f.job.UpdatedAt) > endGrace && now.Sub(f.since) > endGrace {
+		found.Repaired = "first in its line, and had not begun"
+	}
+	return l.look(ctx, job.Place.Line, nil)
 }
 
 // inspectLive checks that something will continue a live job: an entry in the schedule or a
@@ -118,7 +140,7 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 		switch {
 		case statemachine.NextWake(&s.agg).Kind != statemachine.WakeNone:
 			found.Stuck = "has no schedule entry"
-		case s.agg.Job.State != statemachine.JobPaused:
+		case s.agg.Job.State != statemachine.JobPaused && !s.agg.Job.AwaitsTurn():
 			found.Stuck = "it is neither paused nor queued, and nothing is due"
 		}
 		return nil

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -103,6 +105,11 @@ type Config struct {
 	// Unsure is called when a change may have been committed without a call of Observe,
 	// because its outcome is not known. It must not block. Optional.
 	Unsure func()
+	// Later runs work that follows a commit and for which no caller waits, such as a look at a line. Optional.
+	// Without it the work is done before the call returns.
+	Later func(work func())
+	// Looked is told of each look at a line. It must not block. Optional.
+	Looked func(outcome LookOutcome, err error)
 	// Ended is told of each job that this process ended, after the commit and its
 	// announcement. It must not block, nor keep or change the job. Optional.
 	Ended func(job *statemachine.Job)
@@ -140,14 +147,17 @@ type Ledger struct {
 	// invariant: listsLive ⇒ atomic ≠ nil
 	listsLive bool
 
-	recent   *recent
-	kinds    sync.Map // each WorkKind whose catalog row is known to be written
-	ids      idClock
-	tenants  sync.Map // each tenant whose index row is known to be written
-	reclaims sync.Map // by tenant, when its slots were last searched for ended jobs
-	quotas   sync.Map // by tenant, its quota
-	restored atomic.Int64
-	changing atomic.Int64 // accepts and changes that are being made
+	recent *recent
+	lines  openLines
+	// inspected is when the reconciler last looked at a line.
+	inspected *lru.Cache[string, time.Time]
+	kinds     sync.Map // each WorkKind whose catalog row is known to be written
+	ids       idClock
+	tenants   sync.Map // each tenant whose index row is known to be written
+	reclaims  sync.Map // by tenant, when its slots were last searched for ended jobs
+	quotas    sync.Map // by tenant, its quota
+	restored  atomic.Int64
+	changing  atomic.Int64 // accepts and changes that are being made
 }
 
 // Open returns a ledger on the store. Its errors are the store's, or name the invalid
@@ -184,6 +194,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.Unsure == nil {
 		cfg.Unsure = func() {}
 	}
+	if cfg.Looked == nil {
+		cfg.Looked = func(LookOutcome, error) {}
+	}
 	if cfg.Ended == nil {
 		cfg.Ended = func(*statemachine.Job) {}
 	}
@@ -194,12 +207,16 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		cfg.Random = mathrand.Float64
 	}
 	l := &Ledger{cfg: cfg, store: cfg.Store, recent: newRecent(), tables: cfg.Tables.withDefaults()}
+	l.inspected, _ = lru.New[string, time.Time](maxInspected) // It only fails without a size.
 	l.atomic, _ = cfg.Store.(tablestore.AtomicStore)
 	if err := l.adoptSettings(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	return l, nil
 }
+
+// maxInspected is how many lines the reconciler remembers.
+const maxInspected = 4096
 
 // operation returns the context of one accept, change or claim. Only shared stores limit how many
 // calls are under way.

@@ -48,7 +48,13 @@ type plan struct {
 	reserving int
 	// takeover is the claim of the queued item in the same write, nil if there is none.
 	takeover *takeover
-	offered  sync.Once
+	// looks says that the job's line is to be looked at after the commit. The entries in forget are kept
+	// until that is done.
+	looks bool
+	// turn is the process's turn on the line whose LINE the change writes, and leaves LINE as it then is.
+	turn    *lineTurn
+	leaves  *line
+	offered sync.Once
 }
 
 // planner builds the plan of one decision.
@@ -81,7 +87,7 @@ func write(key tablestore.Key, loaded *tablestore.Row) tablestore.Op {
 func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	out := &plan{
 		base: p.s, after: p.d.After, history: p.d.History, operation: p.fresh.operation, hot: p.d.Hot,
-		light: p.d.Light, ended: p.d.Ended, head: p.s.head, open: p.s.open,
+		light: p.d.Light, ended: p.d.Ended, head: p.s.head, open: p.s.open, looks: p.looks(),
 	}
 	if p.moves.Changed {
 		out.open = p.moves.Open
@@ -138,6 +144,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	}
 	p.post(out, entry)
 	p.relist(out)
+	out.change.Pre = append(slices.Clone(p.options.also), out.change.Pre...)
 	if p.l.cfg.Projector != nil {
 		out.revision = p.revision(out.message)
 	}
@@ -241,7 +248,11 @@ func (p *planner) entry() (ref entryRef, isNew bool) {
 	case queued && p.l.atomic == nil && p.isAccept():
 		// The process may crash between the reservations and the commit. The entry frees
 		// the reservations, and checks once whether the hint exists.
-		check := p.timerAfter(p.d.After.Steps[i].Policy.AckTimeout, p.fresh.nonce())
+		delay := p.d.After.Steps[i].Policy.AckTimeout
+		if p.d.After.Job.Place.Line != "" { // The line stands still until a lost accept is abandoned.
+			delay = min(delay, endDelay)
+		}
+		check := p.timerAfter(delay, p.fresh.nonce())
 		if want.Kind == "" || check.Due.Before(want.Due) {
 			want = check
 		}
@@ -277,17 +288,35 @@ func (p *planner) entries(out *plan) {
 }
 
 // postTimer returns the timer that re-runs unfinished post-commit work; empty if there is none, or if
-// the entry of an ended job does it. If a job waits for its date, the timer of its accept frees the
-// accept's reservations after a crash, because the entry of the date may be due in a year.
+// the entry of an ended job does it. If a job waits for its date or its line, the timer of its accept
+// frees the accept's reservations after a crash, because the entry of the date may be due in a year.
 func (p *planner) postTimer() entryRef {
 	delay := postDelay
 	switch {
-	case p.isAccept() && p.l.atomic == nil && p.d.Wake.Kind == statemachine.WakeDate:
+	case p.isAccept() && p.l.atomic == nil && p.d.After.Job.Waits(), p.looks() && !p.d.Ended:
 		delay = acceptDelay
 	case p.l.cfg.Projector == nil || p.d.Ended:
 		return entryRef{}
 	}
 	return p.timerAfter(delay, p.fresh.nonce()+"p") // Distinct from the head's entry at any time.
+}
+
+// looks reports whether the change is followed by a look at the job's line: after the end of the job, and
+// once it waits for its turn. An accept on an atomic store writes its place in the same write, so no look
+// can have missed it; but it supersedes, and a rerun that took a place begins by its own look.
+func (p *planner) looks() bool {
+	job := &p.d.After.Job
+	switch {
+	case job.Place.Line == "" || p.options.quiet || p.d.Light:
+		return false
+	case p.d.Ended:
+		return true
+	case p.isAccept() && p.l.atomic != nil:
+		return job.Waits() && (job.Place.Took != "" || job.Order.Mode == statemachine.OrderNewest)
+	case p.isAccept():
+		return job.Waits()
+	}
+	return job.AwaitsTurn() && !p.s.agg.Job.AwaitsTurn()
 }
 
 func (p *planner) timerAfter(delay time.Duration, nonce string) entryRef {
@@ -386,7 +415,7 @@ func (p *planner) post(out *plan, entry entryRef) {
 	}
 	out.forget = p.l.discardEntries(job.ID, obsolete)
 	var last []tablestore.Stage
-	if p.l.cfg.Projector == nil {
+	if p.l.cfg.Projector == nil && !out.looks {
 		if all := merged(slices.Concat(clean, out.forget)); len(all) == 1 {
 			clean = all // One batch does both.
 		} else {

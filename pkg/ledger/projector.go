@@ -67,17 +67,32 @@ func (p *planner) revision(message *Message) *Revision {
 	return r
 }
 
-// finish updates the projections after a commit. Once that and the post stages are
-// done, it deletes the obsolete entries. postErr is the error of the post stages,
-// which the projections do not wait for.
+// finish updates the projections and looks at the job's line after a commit. Once that and the post stages
+// are done, it deletes the obsolete entries. postErr is the error of the post stages, which the
+// projections and the look do not wait for.
 func (l *Ledger) finish(ctx context.Context, plan *plan, postErr error) error {
-	if plan.revision == nil {
+	if plan.revision == nil && !plan.looks {
 		return postErr
 	}
-	if err := l.project(ctx, plan.revision); err != nil || postErr != nil {
-		return errors.Join(postErr, err)
+	if plan.revision != nil {
+		postErr = errors.Join(postErr, l.project(ctx, plan.revision))
 	}
-	return l.commitEach(ctx, plan.forget)
+	if !plan.looks {
+		if postErr != nil {
+			return postErr
+		}
+		return l.commitEach(ctx, plan.forget)
+	}
+	forget := plan.forget
+	if postErr != nil {
+		forget = nil
+	}
+	if l.cfg.Later == nil {
+		return errors.Join(postErr, l.follow(ctx, &plan.after.Job, forget))
+	}
+	ctx = context.WithoutCancel(ctx)
+	l.cfg.Later(func() { _ = l.follow(ctx, &plan.after.Job, forget) }) // After an error the entry repeats it.
+	return postErr
 }
 
 // projectAgain updates the projections to the loaded revision, if they are behind.

@@ -38,6 +38,9 @@ type Rejection struct {
 	Caller      string                    `json:"w,omitempty"`
 	Report      statemachine.Report       `json:"t,omitzero"`
 	RequestID   string                    `json:"i,omitempty"`
+	// Actor and Reason are those of a request to release a job that blocks its line. It is no callback.
+	Actor  string `json:"b,omitempty"`
+	Reason string `json:"m,omitempty"`
 
 	// Reject sets these: when it recorded the callback, and the job's revision then.
 	At  time.Time `json:"a"`
@@ -60,6 +63,17 @@ func (r Rejections) History(after, upTo int64) []HistoryEntry {
 	for i := range r {
 		one := &r[i]
 		if one.Rev <= after || upTo > 0 && one.Rev > upTo {
+			continue
+		}
+		if one.Kind == kindRelease {
+			cause := "release of its line requested"
+			if one.Reason != "" {
+				cause += ": " + one.Reason
+			}
+			entries = append(entries, HistoryEntry{
+				Rev: one.Rev, Index: FirstRejected + i, At: one.At, Actor: one.Actor, Caller: one.Caller, RequestID: one.RequestID,
+				Transition: statemachine.Transition{Object: statemachine.ObjectJob, Type: statemachine.EventJobRescheduled, Cause: cause},
+			})
 			continue
 		}
 		said := one.Kind
@@ -86,6 +100,22 @@ func (l *Ledger) Reject(ctx context.Context, job *statemachine.Job, one Rejectio
 	if due := l.purgeAt(job); job.State.Terminal() && !due.IsZero() && time.Until(due) < purgeMargin {
 		return fmt.Errorf("record a refused callback of job %s: %w", job.ID, errPurgeNear)
 	}
+	return l.record(ctx, job, one)
+}
+
+// kindRelease is the kind of the record of a request for a release.
+const kindRelease = "RELEASE"
+
+// noteRelease records the request for a release in the history of the job, which is not purged while it
+// blocks its line.
+func (l *Ledger) noteRelease(ctx context.Context, job *statemachine.Job, r *Release) error {
+	return l.record(ctx, job, Rejection{
+		Kind: kindRelease, Actor: r.Actor, Reason: r.Reason, Caller: CallerOf(ctx), RequestID: r.RequestID,
+	})
+}
+
+// record inserts the row of [Ledger.Reject].
+func (l *Ledger) record(ctx context.Context, job *statemachine.Job, one Rejection) error {
 	now := time.Now()
 	one.At, one.Rev = now.UTC().Truncate(time.Millisecond), job.Rev
 	ids, err := l.fresh()

@@ -115,11 +115,16 @@ func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err er
 			ProtocolID: old.ProtocolID, ProtocolVersion: old.ProtocolVersion, Mode: old.Mode, DocID: old.DocID,
 			IdempotencyHash: old.IdempotencyHash, InputRef: old.InputRef, OutputRef: old.OutputRef,
 			WorkspaceRef: old.WorkspaceRef, CallbackURLs: old.CallbackURLs, CorrelationID: old.CorrelationID,
-			Traceparent: old.Traceparent, RerunOf: old.ID,
+			Traceparent: old.Traceparent, RerunOf: old.ID, Order: old.Order,
 		},
 		Steps: make([]statemachine.Step, len(agg.Steps)),
 		Actor: r.Actor, RequestID: r.RequestID, Reason: r.Reason,
 		Origin: string(r.From) + " " + old.ID,
+	}
+	if old.Place.Line != "" {
+		// What the rerun repeats was promised to run: it neither supersedes nor is refused.
+		command.Job.Order.Mode, command.Job.Order.CancelsRunning = statemachine.OrderFIFO, false
+		command.Blocker, command.MaxWaiting = old, MaxMaxWaiting
 	}
 	if r.Digest != "" {
 		command.Origin += " " + r.Digest

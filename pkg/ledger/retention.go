@@ -34,6 +34,11 @@ func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 	if err := l.commitEach(ctx, stage); err != nil {
 		return fmt.Errorf("finish the end of job %s: %w", job.ID, err)
 	}
+	if job.Place.Line != "" {
+		if err := l.look(ctx, job.Place.Line, nil); err != nil {
+			return err
+		}
+	}
 	return l.projectAgain(ctx, s)
 }
 
@@ -93,8 +98,8 @@ type Purged uint8
 const (
 	// PurgeDone: the job and all its rows are deleted.
 	PurgeDone Purged = iota + 1
-	// PurgeLater: the retention is longer than when the job ended, or the work after its
-	// end is not done.
+	// PurgeLater: the retention is longer than when the job ended, the work after its end is not
+	// done, or the job blocks its line.
 	PurgeLater
 	// PurgeNever: the job may not be purged.
 	PurgeNever
@@ -171,6 +176,12 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		if s.job.ETag != "" {
 			results[i].Err = decodeJob(&s.job, &s.agg.Job, &s.head)
 			results[i].Outcome = l.purgeable(s)
+		}
+		if results[i] == (PurgeResult{Outcome: PurgeDone}) && !s.head.Tombstone {
+			var keeps bool
+			if keeps, results[i].Err = l.keepsPlace(ctx, &s.agg.Job); keeps {
+				results[i].Outcome = PurgeLater
+			}
 		}
 	}
 	found, err := l.getAll(ctx, entries,
@@ -305,6 +316,9 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 			return PurgeLater, nil // The work after the end is not done; it would continue after the purge.
 		case !errors.Is(err, tablestore.ErrNotFound):
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
+		}
+		if keeps, err := l.keepsPlace(ctx, &s.agg.Job); err != nil || keeps {
+			return PurgeLater, err
 		}
 		err = l.beginPurge(ctx, s)
 		if errors.Is(err, tablestore.ErrConflict) {

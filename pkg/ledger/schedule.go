@@ -45,9 +45,11 @@ type Entry struct {
 	Topic string `column:"topic"`
 	// NotAfter is when the job expires, if its directive is not published until then.
 	NotAfter time.Time `column:"not_after"`
-	// AbandonIfMissing says that the job waits for its date, and that its accept is to be abandoned at once
-	// if the job is missing when the entry fires.
+	// AbandonIfMissing says that the job waits, or has a place in a line, and that its accept is to be
+	// abandoned at once if the job is missing when the entry fires.
 	AbandonIfMissing bool `column:"abandon_if_missing"`
+	// Release says that the entry is of the release of a job that blocks its line.
+	Release bool `column:"release"`
 	// Reserved is freed if the accept that wrote the entry is abandoned.
 	Reserved reservation
 }
@@ -62,6 +64,7 @@ type reservation struct {
 	Record     string `column:"claim"` // row key of the idempotency record
 	Slot       slotRef
 	Supersedes string `column:"supersedes"`
+	Line       string `column:"line"` // in which the job has a place
 	lists
 }
 
@@ -90,7 +93,7 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
-	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, AbandonIfMissing: agg.Job.Parked && r.Record != ""}
+	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, AbandonIfMissing: r.Record != "" && (agg.Job.Parked || agg.Job.Place.Line != "")}
 	if ref.Kind == Dispatch {
 		entry.Topic, entry.NotAfter = agg.Outbox.Routing.Topic, agg.Expiry()
 		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])
@@ -195,10 +198,17 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		return l.fireEarly(ctx, entry, s)
 	case s.head.Tombstone:
 		return l.firePurged(ctx, entry)
+	case entry.Release:
+		return l.fireRelease(ctx, entry, s)
 	case s.head.Entry != entry.ref():
 		// The entry may be the timer that re-runs unfinished post-commit work.
 		if err := l.projectAgain(ctx, s); err != nil {
 			return 0, Result{}, err
+		}
+		if job := &s.agg.Job; job.Place.Line != "" {
+			if err := l.follow(ctx, job, nil); err != nil {
+				return 0, Result{}, err
+			}
 		}
 		if s.agg.Job.State.Terminal() {
 			// An accept that lost the race for this job may have taken its slot after
@@ -272,6 +282,11 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 	if entry.Reserved.Record != "" {
 		if err := l.commitEach(ctx, l.retainTombstone(job)); err != nil {
 			return 0, Result{}, fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
+		}
+	}
+	if line := entry.Reserved.Line; line != "" {
+		if err := l.look(ctx, line, nil); err != nil {
+			return 0, Result{}, err
 		}
 	}
 	return Stale, Result{}, l.drop(ctx, entry)

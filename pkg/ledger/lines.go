@@ -1,0 +1,130 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// LineView is a line as it is read. What it says may be a moment old.
+type LineView struct {
+	ID       string
+	TenantID string
+	Key      string
+	// Places is how many jobs are in the line, with those whose place the next look removes.
+	Places int64
+	// Since is when jobs began to wait in the line, or its first job to block it; the zero time if no look
+	// has seen that yet.
+	Since time.Time
+	// First is the first place that is not gone, nil if there is none.
+	First *statemachine.FirstPlace
+}
+
+// Blocked reports whether the line stands after a failure.
+func (v *LineView) Blocked() bool { return v.First != nil && v.First.Job.Standing() == statemachine.PlaceBlocks }
+
+// Waiting returns how many jobs are behind the first.
+func (v *LineView) Waiting() int64 { return max(0, v.Places-1) }
+
+// Line returns a line. It returns [ErrLineNotFound] if no job is in it.
+func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
+	ln, err := l.readLine(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if ln.tag == "" {
+		return nil, ErrLineNotFound
+	}
+	return l.viewLine(ctx, ln)
+}
+
+// viewLine reads the first place of a line, and since when it is listed.
+func (l *Ledger) viewLine(ctx context.Context, ln *line) (*LineView, error) {
+	view := &LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count}
+	var err error
+	if view.First, err = l.first(ctx, ln.id); err != nil || !ln.Listed {
+		return view, err
+	}
+	row, err := l.store.Get(ctx, l.listKey(ln))
+	if err == nil {
+		var listed listRow
+		err = listCodec.Decode(&row, &listed)
+		view.Since = listed.Since
+	}
+	if err != nil && !errors.Is(err, tablestore.ErrNotFound) {
+		return nil, fmt.Errorf("read line %s: %w", ln.id, err)
+	}
+	return view, nil
+}
+
+// Lines returns one page of a tenant's lines in which jobs wait or a failure blocks, in one shard, and the
+// start of the next page. A row of a line that is gone is deleted past the grace.
+func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, from string) ([]LineView, string, error) {
+	prefix := l.shardKey(shard, tablestore.Join("line", tenantID, ""))
+	page, err := l.store.Scan(ctx, tablestore.Query{
+		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row, To: tablestore.PrefixEnd(prefix.Row),
+		Limit: limit, Continue: from,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the lines of tenant %q: %w", tenantID, err)
+	}
+	var views []LineView
+	for i := range page.Rows {
+		row := &page.Rows[i]
+		parts, err := tablestore.Split(row.Key.Row)
+		if err != nil || len(parts) != 4 {
+			return nil, "", fmt.Errorf("bad key %q in the list of lines", row.Key.Row)
+		}
+		var listed listRow
+		if err := listCodec.Decode(row, &listed); err != nil {
+			return nil, "", err
+		}
+		ln, err := l.readLine(ctx, parts[2])
+		if err != nil {
+			return nil, "", err
+		}
+		if ln.tag == "" || ln.Epoch != parts[3] {
+			if time.Since(listed.Since) > orphanGrace {
+				if _, err := l.deleteVersion(ctx, row.Key, row.ETag); err != nil {
+					return nil, "", err
+				}
+			}
+			continue
+		}
+		view := LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: listed.Since}
+		if view.First, err = l.first(ctx, ln.id); err != nil {
+			return nil, "", err
+		}
+		if view.First != nil {
+			views = append(views, view)
+		}
+	}
+	return views, page.Next, nil
+}
+
+// LineJobs returns the ids of the jobs of a line in their order, from that seq on, at most that many, and
+// the seq that the next page begins with, 0 if there is none. It returns [ErrLineNotFound].
+func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, limit int) (jobs []string, next int64, err error) {
+	ln, _, err := l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
+		if p.seq < from {
+			return true, nil
+		}
+		if len(jobs) == limit {
+			next = p.seq
+			return false, nil
+		}
+		j, err := l.judge(ctx, ln, p, false)
+		if err == nil && j.standing != statemachine.PlaceGone && j.job != nil {
+			jobs = append(jobs, j.job.ID)
+		}
+		return true, err
+	})
+	if err == nil && ln.tag == "" {
+		err = ErrLineNotFound
+	}
+	return jobs, next, err
+}

@@ -1,0 +1,370 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// placement is the place of an accept in its line, over its tries.
+type placement struct {
+	statemachine.Place
+
+	behind bool // jobs may be before it
+	// taken says that the place is known to be written. Later tries keep it.
+	taken bool
+	// batch writes LINE and the place, unless the place is taken; line is LINE as the batch leaves it.
+	batch  tablestore.Batch
+	line   *line
+	turn   *lineTurn // of the current try
+	looked bool      // the line was looked at before a refusal
+}
+
+// keys reports whether the key is of a row that the placement's batch writes.
+func (p *placement) keys(key tablestore.Key) bool {
+	for i := range p.batch {
+		if p.batch[i].Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// findPlace plans the place of the command in its line: at the end, or for the rerun of a job that blocks
+// the line, the place of that job. It holds the process's turn on the line until the batch is applied.
+// retry says that the line was looked at, and that the accept is to try again.
+func (a *acceptance) findPlace(ctx context.Context) (retry bool, err error) {
+	p := &a.place
+	if a.cmd.Job.Order.Key == "" || p.taken {
+		return false, nil
+	}
+	id := LineID(a.cmd.Job.TenantID, a.cmd.Job.Order.Key)
+	if p.turn, err = a.l.lines.take(ctx, id); err != nil {
+		return false, err
+	}
+	ln := p.turn.line.known
+	if ln == nil {
+		if ln, err = a.l.readLine(ctx, id); err != nil {
+			return false, err
+		}
+	}
+	f, err := a.l.fresh()
+	if err != nil {
+		return false, err
+	}
+	next := *ln
+	took, err := a.takes(ctx, ln)
+	switch {
+	case err != nil:
+		return false, err
+	case took != nil:
+		p.Place = statemachine.Place{Line: id, Epoch: ln.Epoch, Seq: took.seq, Took: a.cmd.Blocker.ID}
+		if took.JobID == a.jobID { // An earlier try took it.
+			p.behind, p.taken, p.batch = true, true, nil
+			p.turn.end()
+			return false, nil
+		}
+	case ln.tag == "":
+		// Each sending has its own epoch. A late copy of the first sending could otherwise bring back the
+		// place of a job whose rerun is done.
+		next.lineRow = lineRow{TenantID: a.cmd.Job.TenantID, Key: a.cmd.Job.Order.Key, Epoch: f.lease[:16], Next: 2, Count: 1}
+		p.Place = statemachine.Place{Line: id, Epoch: next.Epoch, Seq: 1}
+	default:
+		if retry, err = a.admitInLine(ctx, ln); retry || err != nil {
+			return retry, err
+		}
+		p.Place = statemachine.Place{Line: id, Epoch: ln.Epoch, Seq: ln.Next}
+		next.Next, next.Count = ln.Next+1, ln.Count+1
+	}
+	p.behind = ln.tag != ""
+	p.line = &next
+	row := placeRow{JobID: a.jobID, Epoch: p.Epoch, Took: p.Took, Mode: a.cmd.Job.Order.Mode, CreatedAt: tablestore.Now()}
+	op := tablestore.Op{Verb: tablestore.Insert, Key: a.l.placeKey(id, p.Seq), Properties: placeCodec.Encode(&row, nil)}
+	if took != nil {
+		op.Verb, op.ETag = tablestore.Replace, took.row.ETag
+	}
+	p.batch = tablestore.Batch{a.l.writeLine(&next), op}
+	return false, nil
+}
+
+// takes returns the place that the command, a rerun, takes: that of the job that blocks the line. It
+// returns nil if the rerun gets a place at the end.
+func (a *acceptance) takes(ctx context.Context, ln *line) (*place, error) {
+	old := a.cmd.Blocker
+	if old == nil || ln.tag == "" || old.Place.Epoch != ln.Epoch {
+		return nil, nil
+	}
+	p, err := a.l.readPlace(ctx, old.Place)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if p.JobID == a.jobID && p.Took == old.ID {
+		return p, nil
+	}
+	blocks, err := a.l.blocksAt(ctx, ln, p, old.ID)
+	if err != nil || !blocks {
+		return nil, err
+	}
+	return p, nil
+}
+
+// blocksAt reports whether the place blocks its line because of that job.
+func (l *Ledger) blocksAt(ctx context.Context, ln *line, p *place, jobID string) (bool, error) {
+	if p == nil || p.JobID != jobID && p.Took != jobID {
+		return false, nil
+	}
+	j, err := l.judge(ctx, ln, p, false)
+	return err == nil && j.standing == statemachine.PlaceBlocks && j.job.ID == jobID, err
+}
+
+// admitInLine refuses a command for what is in its line. Before a refusal it looks at the line, and reads
+// it again. It returns a [*LineBusyError] or [ErrLineFull].
+func (a *acceptance) admitInLine(ctx context.Context, ln *line) (retry bool, err error) {
+	most := a.cmd.MaxWaiting
+	if most == 0 {
+		most = DefaultMaxWaiting
+	}
+	busy := a.cmd.Job.Order.Mode == statemachine.OrderReject
+	if !busy && ln.Count <= int64(most) {
+		return false, nil
+	}
+	a.place.turn.end()
+	if !a.place.looked {
+		a.place.looked = true
+		return true, a.l.look(ctx, ln.id, nil)
+	}
+	if !busy {
+		return false, ErrLineFull
+	}
+	first, err := a.l.first(ctx, ln.id)
+	if err != nil {
+		return false, err
+	}
+	if first == nil {
+		return true, nil
+	}
+	return false, &LineBusyError{JobID: first.Job.ID}
+}
+
+// first returns the first place of a line that is not gone, nil if there is none. The job of a place whose
+// accept is under way has an id alone.
+func (l *Ledger) first(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
+	var first *statemachine.FirstPlace
+	_, _, err := l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
+		j, err := l.judge(ctx, ln, p, false)
+		if err != nil || j.standing == statemachine.PlaceGone {
+			return err == nil, err
+		}
+		if j.job == nil {
+			j.job = &statemachine.Job{ID: p.JobID, State: statemachine.JobQueued}
+		}
+		first = &statemachine.FirstPlace{Epoch: p.Epoch, Seq: p.seq, Job: j.job}
+		return false, nil
+	})
+	return first, err
+}
+
+// placed notes what a try wrote of its place. It passes the turn on the line on.
+func (a *acceptance) placed(applied tablestore.Applied) {
+	p := &a.place
+	if p.turn == nil {
+		return
+	}
+	if tag, ok := applied.ETags[a.l.lineKey(p.Line, rowLine)]; ok && len(p.batch) > 0 {
+		p.taken = true
+		p.turn.give(p.line.after(tag))
+	}
+	p.turn.end()
+	p.turn = nil
+}
+
+// recoverPlace finds out whether a batch with an unknown outcome wrote the place.
+func (a *acceptance) recoverPlace(ctx context.Context) error {
+	p := &a.place
+	if p.Line == "" || p.taken {
+		return nil
+	}
+	row, err := a.l.readPlace(ctx, p.Place)
+	if err == nil && row != nil && row.JobID == a.jobID {
+		p.taken = true
+	}
+	return err
+}
+
+// leavePlace forgets the place of a job id that is given up. That job never comes, so its place is gone.
+func (a *acceptance) leavePlace() {
+	if a.place.turn != nil {
+		a.place.turn.end()
+	}
+	a.place = placement{looked: a.place.looked}
+}
+
+// refuse ends an accept whose command is refused: it releases what the accept holds, and deletes its
+// record. It never refuses a replay: if the command has not taken its key yet, it first looks for an
+// existing record.
+func (a *acceptance) refuse(ctx context.Context, refusal error) (*Accepted, error) {
+	if a.recordTag == "" {
+		if accepted, err := a.replay(ctx); accepted != nil || err != nil {
+			return accepted, err
+		}
+		return nil, errors.Join(a.freeOwnSlot(ctx), refusal)
+	}
+	if a.adopted {
+		// If the accept that wrote the record committed after its deletion, its job would
+		// have no record, and the same command would be executed twice.
+		abandoned, err := a.l.insertTombstone(ctx, a.jobID)
+		if err != nil {
+			return nil, err
+		}
+		if !abandoned {
+			return a.adoptWinner(ctx)
+		}
+	}
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := a.l.deleteVersion(ctx, a.record, a.recordTag); err != nil {
+		return nil, fmt.Errorf("accept: delete the idempotency record: %w", err)
+	}
+	return nil, refusal
+}
+
+// Release is a request to let a line go on past a job that blocks it.
+type Release struct {
+	LineID, JobID    string
+	Actor, RequestID string
+	Reason           string
+}
+
+// Release marks the place of a failed job as gone. The release is a column of the place, since a rerun may
+// take the place at the same time: the version of the place decides between them. It returns
+// [ErrJobNotFound] and [ErrNotBlocking].
+func (l *Ledger) Release(ctx context.Context, r Release) error {
+	ctx = l.operation(ctx)
+	s, err := l.loadExisting(ctx, r.JobID)
+	if err != nil {
+		return err
+	}
+	job := &s.agg.Job
+	if job.Place.Line == "" || job.Place.Line != r.LineID {
+		return ErrNotBlocking
+	}
+	f, err := l.fresh()
+	if err != nil {
+		return err
+	}
+	// The entry looks at the line if this process crashes after the release.
+	ref := entryRef{Kind: Timer, Due: tablestore.Now().Add(acceptDelay).Truncate(time.Millisecond), Nonce: f.nonce() + "r"}
+	entry := l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})
+	entry.Properties = entryCodec.Encode(&Entry{Rev: job.Rev, Target: statemachine.Target{TenantID: job.TenantID}, Release: true}, nil)
+	noted := false
+	err = tablestore.Retry(ctx, l.cfg.Random, func() error {
+		turn, err := l.lines.take(ctx, r.LineID)
+		if err != nil {
+			return err
+		}
+		defer turn.end()
+		ln, p, err := l.blocking(ctx, job)
+		switch {
+		case err != nil:
+			return err
+		case p == nil:
+			return ErrNotBlocking
+		case !p.ReleasedAt.IsZero():
+			return nil // An earlier try of this request released it.
+		}
+		if !noted {
+			if _, err := l.store.Commit(ctx, tablestore.Batch{entry}); err != nil {
+				return fmt.Errorf("write the entry of a release: %w", err)
+			}
+			if err := l.noteRelease(ctx, job, &r); err != nil {
+				return err
+			}
+			noted = true
+		}
+		row := p.placeRow
+		row.ReleasedAt, row.ReleasedBy, row.ReleaseReason, row.ReleaseID = tablestore.Now(), r.Actor, r.Reason, r.RequestID
+		_, err = l.store.Commit(ctx, tablestore.Batch{l.writeLine(ln), {
+			Verb: tablestore.Replace, Key: p.row.Key, ETag: p.row.ETag, Properties: placeCodec.Encode(&row, nil),
+		}})
+		if errors.Is(err, tablestore.ErrUnknown) {
+			l.cfg.Unsure()
+			if _, now, readErr := l.released(ctx, job, r.RequestID); readErr == nil && now {
+				return nil
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release job %s: %w", r.JobID, err)
+	}
+	if err := l.look(ctx, r.LineID, l.discardEntries(job.ID, []entryRef{ref})); err != nil {
+		return nil //nolint:nilerr // The release is made, and the entry looks again.
+	}
+	return nil
+}
+
+// blocking returns the line and the place that block because of the job. Of a place that this request
+// released already it says so by ReleasedAt. p is nil if there is none.
+func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (*line, *place, error) {
+	ln, err := l.readLine(ctx, job.Place.Line)
+	if err != nil || ln.tag == "" || ln.Epoch != job.Place.Epoch {
+		return ln, nil, err
+	}
+	p, err := l.readPlace(ctx, job.Place)
+	if err != nil || p == nil {
+		return ln, nil, err
+	}
+	blocks, err := l.blocksAt(ctx, ln, p, job.ID)
+	if err != nil || !blocks {
+		return ln, nil, err
+	}
+	return ln, p, nil
+}
+
+// released reports whether the job's place is released, and whether by that request.
+func (l *Ledger) released(ctx context.Context, job *statemachine.Job, requestID string) (released, by bool, err error) {
+	p, err := l.readPlace(ctx, job.Place)
+	if err != nil || p == nil || p.ReleasedAt.IsZero() {
+		return false, false, err
+	}
+	return true, p.ReleaseID == requestID, nil
+}
+
+// fireRelease acts on the entry of a release. While the place blocks, the release may still be under way:
+// the entry stays. After the grace that release is made impossible first.
+func (l *Ledger) fireRelease(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
+	job := &s.agg.Job
+	ln, p, err := l.blocking(ctx, job)
+	if err == nil {
+		err = l.look(ctx, job.Place.Line, nil)
+	}
+	switch {
+	case err != nil:
+		return 0, Result{}, err
+	case p != nil && time.Since(entry.Due) < orphanGrace:
+		return Early, Result{}, nil
+	case p != nil:
+		if _, err := l.store.Commit(ctx, tablestore.Batch{l.writeLine(ln)}); err != nil {
+			return 0, Result{}, fmt.Errorf("end the release of job %s: %w", job.ID, err)
+		}
+	}
+	return Stale, Result{}, l.drop(ctx, entry)
+}
+
+// keepsPlace reports whether a place of the line names an ended job, which then may not be purged: the
+// place blocks, or the job's rerun has it.
+func (l *Ledger) keepsPlace(ctx context.Context, job *statemachine.Job) (bool, error) {
+	if job.Place.Line == "" {
+		return false, nil
+	}
+	if err := l.look(ctx, job.Place.Line, nil); err != nil {
+		return false, err
+	}
+	p, err := l.readPlace(ctx, job.Place)
+	return p != nil && (p.JobID == job.ID || p.Took == job.ID), err
+}
