@@ -51,7 +51,13 @@ type checker struct {
 	entered map[string]bool // the jobs for which a schedule entry was written
 	lists   map[int]int     // how many complete lists by document or tags had so many jobs
 
+	inLine     map[string]*lineCopy // lines by id
+	unlooked   []string             // the lines of entries that the current write deleted
+	askedAt    map[string]int       // the number of commits at the first request for each command, by its hash
+	answeredAt map[string]int       // that at the first answer with each job
+
 	partial  bool            // a later batch of the same write changes the job, too
+	whole    bool            // several batches are applied in one write
 	landing  bool            // a write lands after its caller was told that its outcome is unknown
 	outlived map[string]bool // rows that landed so after their job was purged or abandoned
 }
@@ -103,6 +109,7 @@ func newChecker(w *world) *checker {
 		asked: map[string]time.Duration{},
 		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
 		entered: map[string]bool{}, lists: map[int]int{},
+		inLine: map[string]*lineCopy{}, askedAt: map[string]int{}, answeredAt: map[string]int{},
 	}
 }
 
@@ -179,6 +186,10 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 	case tableLedger:
 		c.checkJob(who, c.job(partition), writes)
 	case tableSchedule:
+		if id, ok := lineID(partition); ok {
+			c.takeLine(c.lineOf(id), writes)
+			break
+		}
 		c.checkSchedule(writes)
 	case tableQueue:
 		c.checkQueue(writes)
@@ -186,10 +197,18 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 		c.checkIndex(writes)
 		c.noteOutlived(batch)
 	}
+	if !c.whole {
+		c.checkLooked()
+	}
 }
 
 // committedAll checks batches that were applied in one write.
 func (c *checker) committedAll(who actor, batches []tablestore.Batch) {
+	c.whole = true
+	defer func() {
+		c.whole = false
+		c.checkLooked()
+	}()
 	for i, batch := range batches {
 		c.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
 			return later[0].Key.Table == tableLedger && later[0].Key.Partition == batch[0].Key.Partition

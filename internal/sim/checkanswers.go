@@ -28,7 +28,11 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 	case err != nil:
 		late, _ := errors.AsType[*apierror.Error](err)
 		expired := c.w.dates(cmd.hash())["not_after"] != nil && late != nil && late.Code == apierror.NotAfterPassed
-		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) && !expired {
+		busy := late != nil && late.Code == apierror.LineBusy
+		if busy && known && first.variant == cmd.variant {
+			c.violate("S11", "command %s, which was accepted, was refused for its line", cmd.name())
+		}
+		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) && !expired && !(busy && c.w.scenario.ordered) {
 			c.violate("answer", "command %s: %v", cmd.name(), err)
 		}
 	case !c.job(jobID).exists && !c.job(jobID).purged:
@@ -39,6 +43,7 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 		c.violate("S11", "two commands under the key %s were both accepted", cmd.name())
 	default:
 		c.keys[cmd.name()] = answered{jobID, cmd.variant}
+		c.checkOrder(cmd, jobID)
 	}
 }
 

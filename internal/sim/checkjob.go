@@ -202,6 +202,7 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 		c.violate("S10", "attempts of job %s went from %d to %d", j.id, was.row.Attempts, j.row.Attempts)
 	}
 	c.takeDescription(was, j)
+	c.checkInLine(was, j)
 	if was.row.State != j.row.State {
 		j.stated = c.seq
 	}

@@ -29,7 +29,7 @@ func (c *checker) checkForward(j *job) {
 	case named:
 	case !due.IsZero():
 		c.violate("schedule", "job %s is %s and has no entry, and is due at %s", j.id, j.row.State, due)
-	case j.row.State == "PAUSED":
+	case j.row.State == "PAUSED" || waitsInLine(&j.row):
 	case queued == nil:
 		c.violate("schedule", "job %s is %s and has no entry", j.id, j.row.State)
 	case j.row.Rev == 1 && !c.w.scenario.atomic:
@@ -54,7 +54,7 @@ func (j *job) progress() time.Time {
 	switch {
 	case j.row.Parked:
 		return j.row.NotBefore
-	case j.row.State == "PAUSED":
+	case j.row.State == "PAUSED" || waitsInLine(&j.row):
 		return time.Time{}
 	}
 	for i := range j.steps {
@@ -98,6 +98,7 @@ func (c *checker) checkSchedule(writes []write) {
 			continue
 		}
 		j := c.job(parts[2])
+		c.noteUnlooked(w.old, j)
 		named := j.exists && c.entryKey(j) == w.op.Key
 		switch rev := w.old.Get("rev").Int(); {
 		case j.purged || j.row.Tombstone:

@@ -68,6 +68,7 @@ func (m *moment) reasons() []string {
 	var found []string
 	for reason, holds := range map[string]bool{
 		"scheduled":    m.job.row.Parked,
+		"starting":     waitsInLine(&m.job.row),
 		"job_paused":   state == "PAUSED" && !m.held,
 		"pausing":      state == "PAUSING" && m.held,
 		"cancelling":   state == "CANCELLING" && m.held,

@@ -32,6 +32,10 @@ func (w *world) startActors() {
 	}
 	operator := w.visitor("operator")
 	w.actors.Go(operator.operate)
+	if w.scenario.ordered {
+		foreman := w.visitor("foreman")
+		w.actors.Go(foreman.releaseLines)
+	}
 	n := 0
 	work := func(manner func(*visitor)) {
 		n++
@@ -87,6 +91,14 @@ func (v *visitor) submitAll(commands []*command) {
 
 // submit sends one command.
 func (v *visitor) submit(c *command) (any, error) {
+	if v.w.scenario.ordered {
+		v.w.gate.park(&call{
+			actor: v.name, verb: verbLook, detail: "ask", exec: func() reply {
+				v.w.check.asks(c)
+				return reply{}
+			},
+		})
+	}
 	return v.ask("submit "+c.hash(), nil, func(r *request) (any, error) {
 		var made struct {
 			JobID string `json:"jobId"`
@@ -114,9 +126,8 @@ func (w *world) body(c *command) fields {
 	if tags != nil {
 		body["tags"] = tags
 	}
-	if v := w.dates(c.hash()); v != nil {
-		maps.Copy(body, v)
-	}
+	maps.Copy(body, w.dates(c.hash()))
+	maps.Copy(body, w.order(c.hash()))
 	return body
 }
 
@@ -273,6 +284,41 @@ func (w *world) dates(hash string) fields {
 		dates["not_after"] = w.start.Add(time.Duration(30+rng.IntN(150)) * time.Second)
 	}
 	return dates
+}
+
+// order returns the order key of a command, by its hash: two of three commands have one.
+func (w *world) order(hash string) fields {
+	rng := w.source("order of " + hash)
+	if !w.scenario.ordered || rng.IntN(3) == 0 {
+		return nil
+	}
+	modes := []string{"fifo", "fifo", "fifo", "newest", "newest", "reject"}
+	return fields{"order_key": fmt.Sprintf("key%d", rng.IntN(2)), "order_mode": modes[rng.IntN(len(modes))]}
+}
+
+// releaseLines releases the lines that a failure blocks, from the calm phase on.
+func (v *visitor) releaseLines() {
+	for v.w.sleep(10 * time.Second) {
+		if !v.w.isCalm() && !v.chance(10) {
+			continue
+		}
+		r := v.w.gate.park(&call{
+			actor: v.name, verb: verbLook, detail: "blockers", exec: func() reply { return reply{value: v.w.check.blockers()} },
+		})
+		blockers, _ := r.value.([][2]string)
+		for _, one := range blockers {
+			if !v.w.isCalm() && v.chance(50) {
+				v.requestEvent(one[1], nil)
+			}
+			_, _ = v.ask("release "+one[1], nil, func(r *request) (any, error) {
+				return nil, r.post("/v1/lines/"+one[0]+":release", fields{"jobId": one[1], "reason": v.name}, nil)
+			}, func(_ *request, _ any, err error) {
+				if err != nil {
+					v.w.check.checkRefusal("release of "+one[1], err)
+				}
+			})
+		}
+	}
 }
 
 // rerun returns a random request for a rerun.

@@ -133,7 +133,7 @@ func (w *world) unended() []string {
 	var list []string
 	for _, j := range w.check.all() {
 		lapsed := !j.evidence().Expiry().IsZero() && j.row.NotAfter.Before(time.Now())
-		if !j.row.Terminal() && (j.row.State != "PAUSED" || lapsed) {
+		if !j.row.Terminal() && (j.row.State != "PAUSED" && !w.check.excused(j) || lapsed) {
 			list = append(list, "job "+j.id+" is "+j.row.State+stepsOf(j))
 		}
 	}
@@ -169,7 +169,7 @@ func (w *world) surplus(key tablestore.Key) string {
 	case key.Table == tableSchedule && timed(strings.Split(key.Row, ":")):
 		return "entry"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "live:"):
-		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" {
+		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" && !w.check.excused(j) {
 			return "slot of a job that is " + j.row.State + ":"
 		}
 	case key.Table == tableLedger && strings.HasPrefix(key.Row, "OPENITEM:"):
@@ -178,6 +178,10 @@ func (w *world) surplus(key tablestore.Key) string {
 		}
 	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
 		return "hint"
+	case key.Table == tableSchedule && strings.HasPrefix(key.Partition, "line:"):
+		if id, _ := lineID(key.Partition); !w.check.stands(id) {
+			return "row of a line"
+		}
 	case describes(key):
 		return w.check.surplusRow(key)
 	}
@@ -196,12 +200,12 @@ func (w *world) running() int {
 }
 
 // miscounted describes how the counts of each replica differ from the rows. At this point, no
-// step has work left, and jobs that have not ended are paused.
+// step has work left, and jobs that have not ended are paused, or wait in a line behind one that is.
 func (w *world) miscounted() []string {
-	paused := 0
+	left := map[statemachine.JobState]int{}
 	for _, j := range w.check.all() {
-		if j.exists && j.row.State == string(statemachine.JobPaused) {
-			paused++
+		if j.row.State == string(statemachine.JobPaused) || w.check.excused(j) {
+			left[statemachine.JobState(j.row.State)]++
 		}
 	}
 	var list []string
@@ -212,7 +216,7 @@ func (w *world) miscounted() []string {
 		}
 		report := up.counts.Report()
 		for state, n := range report.Jobs {
-			if want := map[bool]int{true: paused}[state == statemachine.JobPaused]; n != want {
+			if want := left[state]; n != want {
 				list = append(list, fmt.Sprintf("%s counts %d jobs that are %s, there are %d", r.now.name, n, state, want))
 			}
 		}

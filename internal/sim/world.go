@@ -113,6 +113,7 @@ func newWorld(seed uint64) *world {
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	w.scenario.dated = seed%4 == 2 || seed%32 == 5         // The latter in the layout "table", with pauses.
+	w.scenario.ordered = seed%32 >= 16                     // No recorded seed is among these.
 	w.scenario.described = seed%16 >= 8 && seed%16 != 13   // No recorded seed is among these.
 	options := memstore.Options{Split: true, Shared: true} // The checker shares the rows, too.
 	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These scenarios are with and without pauses.

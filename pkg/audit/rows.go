@@ -43,6 +43,9 @@ type JobRow struct {
 	Updated, Completed     time.Time
 	NotBefore, NotAfter    time.Time
 	Started, Parked        bool
+	OrderKey, OrderMode    string
+	Blocks                 bool
+	Place                  statemachine.Place
 	EntryKind, EntryNonce  string
 	EntryDue               time.Time
 	SlotPartition, SlotRow string
@@ -65,6 +68,8 @@ func ReadJob(p tablestore.Properties) JobRow {
 		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Record: c.text("claim"),
 		Tombstone: c.get("tombstone").Bool(),
 	}
+	j.OrderKey, j.OrderMode, j.Blocks = c.text("order_key"), c.text("order_mode"), c.get("order_blocks").Bool()
+	j.Place, _ = statemachine.ParsePlace(c.text("place")) // The rules of lines report a place that cannot be read.
 	if tags := c.text("tags"); tags != "" {
 		j.Tags = strings.Split(tags, "\n")
 	}
