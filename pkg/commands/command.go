@@ -20,6 +20,7 @@ const (
 	MaxDocID          = 256
 	MaxIdempotencyKey = 255
 	MaxCorrelationID  = 128
+	MaxOrderKey       = 256
 	MaxURI            = 2048
 	MaxCallbackURL    = 2048
 	// MaxCallbackURLs is a number of URLs.
@@ -62,10 +63,13 @@ type Command struct {
 	CallbackURLs []string
 	// NotBefore and NotAfter are the job's dates, see [statemachine.Job].
 	NotBefore, NotAfter time.Time
-	InputRef            json.RawMessage
-	OutputRef           json.RawMessage
-	WorkspaceRef        json.RawMessage
-	Payload             json.RawMessage
+	// OrderKey and OrderMode replace those of the protocol's order.
+	OrderKey     string
+	OrderMode    statemachine.OrderMode
+	InputRef     json.RawMessage
+	OutputRef    json.RawMessage
+	WorkspaceRef json.RawMessage
+	Payload      json.RawMessage
 	// PayloadTree is the parsed payload, for JSON Schemas. It must not be changed.
 	PayloadTree map[string]any
 	// Hash is the SHA-256, in hex, of the canonical form of exactly tenant_id,

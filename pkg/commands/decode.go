@@ -59,6 +59,7 @@ var known = map[string]bool{
 	"tenant_id": true, "request_type": true, "schema_version": true, "input_ref": true, "output_ref": true, "payload": true,
 	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true,
 	"correlation_id": true, "traceparent": true, "not_before": true, "not_after": true, "delay_seconds": true,
+	"order_key": true, "order_mode": true,
 }
 
 // decoder collects the fields of one command and the violations among them.
@@ -87,6 +88,8 @@ func (d *decoder) command(headers Headers) *Command {
 		WorkspaceRef:  d.ref("workspace_ref", optional),
 		CorrelationID: d.text("correlation_id", MaxCorrelationID, optional),
 		Traceparent:   d.traceparent(headers.Traceparent),
+		OrderKey:      d.text("order_key", MaxOrderKey, optional),
+		OrderMode:     d.orderMode(),
 	}
 	c.NotBefore, c.NotAfter = d.dates(time.Now())
 	c.Payload, c.PayloadTree = d.payload()
@@ -165,18 +168,26 @@ func (d *decoder) text(name string, limit int, need presence) string {
 
 // checkText applies the rules of ids and short texts.
 func (d *decoder) checkText(pointer, text string, limit int) {
+	if code, fault := textFault(text, limit); fault != "" {
+		d.fail(code, pointer, "%s", fault)
+	}
+}
+
+// textFault returns what is wrong with an id or a short text, or "".
+func textFault(text string, limit int) (apierror.Code, string) {
 	switch {
 	case strings.TrimSpace(text) == "":
-		d.fail(apierror.InvalidEnvelope, pointer, "must not be empty or blank")
+		return apierror.InvalidEnvelope, "must not be empty or blank"
 	case len(text) > limit:
-		d.tooLong(pointer, len(text), limit)
+		return apierror.TooLarge, fmt.Sprintf(tooLong, len(text), limit)
 	case strings.ContainsFunc(text, unicode.IsControl):
-		d.fail(apierror.InvalidEnvelope, pointer, "must not contain control characters")
+		return apierror.InvalidEnvelope, "must not contain control characters"
 	case strings.TrimSpace(text) != text:
-		d.fail(apierror.InvalidEnvelope, pointer, "must not begin or end with a blank")
+		return apierror.InvalidEnvelope, "must not begin or end with a blank"
 	case !utf8.ValidString(text): // of a header; a body that is not UTF-8 is refused whole
-		d.fail(apierror.InvalidEnvelope, pointer, "must be UTF-8")
+		return apierror.InvalidEnvelope, "must be UTF-8"
 	}
+	return "", ""
 }
 
 // tooLong is the message about a value that exceeds its limit, both in bytes.
@@ -197,6 +208,21 @@ func (d *decoder) mode() statemachine.Mode {
 	mode := statemachine.Mode(text)
 	if !mode.Valid() {
 		d.fail(apierror.InvalidEnvelope, "/mode", "must be %q or %q", statemachine.ModeDefault, statemachine.ModeBurst)
+		return ""
+	}
+	return mode
+}
+
+// orderMode reads the mode of the command's line.
+func (d *decoder) orderMode() statemachine.OrderMode {
+	value, ok := d.present("order_mode", optional)
+	if !ok {
+		return ""
+	}
+	text, _ := value.(string)
+	mode := statemachine.OrderMode(text)
+	if !mode.Valid() {
+		d.fail(apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`)
 		return ""
 	}
 	return mode

@@ -21,7 +21,7 @@ func collectViolations(keys map[string]string, mapping reflect.Type, prefix, whe
 		switch {
 		case options == "inline":
 			collectViolations(keys, field.Type, prefix, where)
-		case field.Type == reflect.TypeFor[retryDefinition]():
+		case field.Type == reflect.TypeFor[retryDefinition](), field.Type == reflect.TypeFor[orderDefinition]():
 			collectViolations(keys, field.Type, prefix+name+".", where)
 		case keys[prefix+name] != "":
 			keys[prefix+name] = "both"

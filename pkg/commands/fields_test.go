@@ -94,6 +94,7 @@ func TestRulesOfTexts(t *testing.T) {
 	t.Parallel()
 	limits := map[string]int{
 		"tenant_id": 128, "request_type": 128, "schema_version": 32, "doc_id": 256, "idempotency_key": 255, "correlation_id": 128,
+		"order_key": 256,
 	}
 	for name, limit := range limits {
 		for _, test := range []refused{
@@ -143,6 +144,8 @@ func TestRulesOfTheOtherFields(t *testing.T) {
 		{"mode in lower case", set("mode", `"default"`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
 		{"mode is empty", set("mode", `""`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
 		{"mode is a number", set("mode", `0`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
+		{"an order mode that is none", set("order_mode", `"lifo"`), apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`},
+		{"an order mode that is a list", set("order_mode", `["fifo"]`), apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`},
 		{"BURST without a document", set("mode", `"BURST"`), apierror.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
 		{"BURST with a null document", map[string]string{"mode": `"BURST"`, "doc_id": "null"}, apierror.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
 		{"BURST with an empty document", map[string]string{"mode": `"BURST"`, "doc_id": `""`}, apierror.InvalidEnvelope, "/doc_id", "must not be empty or blank"},

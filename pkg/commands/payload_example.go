@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
 // examplePayload returns a payload that the protocol accepts, as JSON, made from the schemas of its
@@ -25,6 +27,11 @@ func (p *Protocol) examplePayload() json.RawMessage {
 	for i := range outermost {
 		if step := &outermost[i]; step.schema != nil {
 			placeExample(payload, jsontext.Pointer(step.PayloadPointer), made.of(step.schema, 0))
+		}
+	}
+	if at := jsontext.Pointer(p.Order.Key); p.Order.Required && at != orderByDocument && at != "" {
+		if _, found := ledger.Lookup(payload, p.Order.Key); !found {
+			placeExample(payload, at, "key")
 		}
 	}
 	if made.left < 0 || len(payload) == 0 || len(p.ValidatePayload(payload)) > 0 {

@@ -27,6 +27,8 @@ type Protocol struct {
 	RequestTypes []string
 	// SchemaVersions are the accepted schema versions; empty accepts any.
 	SchemaVersions []string
+	// Order says which commands run one after the other.
+	Order ProtocolOrder
 	// Steps are the steps in their order, 1 to [MaxSteps].
 	Steps []ProtocolStep
 	// File is the path of the file.

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -34,6 +35,7 @@ func (c *protocolChecker) protocol(d *protocolDefinition) *Protocol {
 		ID:             c.id(schemaPath{"protocol_id"}, d.ProtocolID),
 		RequestTypes:   c.names(schemaPath{"request_types"}, d.RequestTypes, maxRequestTypes, maxRequestType),
 		SchemaVersions: c.names(schemaPath{"schema_versions"}, d.SchemaVersions, maxSchemaVersions, maxSchemaVersion),
+		Order:          c.order(&d.Order),
 		File:           c.file,
 	}
 	if d.Version.set {
@@ -137,26 +139,12 @@ func (c *protocolChecker) names(at schemaPath, list []yamlScalar, count, size in
 
 // input checks where a step's input comes from.
 func (c *protocolChecker) input(at schemaPath, s yamlScalar) statemachine.InputSource {
-	text, ok := c.text(at, s)
-	if !ok {
-		return statemachine.InputJob
-	}
-	source := statemachine.InputSource(text)
-	if source != statemachine.InputJob && source != statemachine.InputPrevious {
-		c.fail(at, "is %q and must be %s or %s", text, statemachine.InputJob, statemachine.InputPrevious)
-	}
-	return source
+	return statemachine.InputSource(cmp.Or(c.word(at, s, string(statemachine.InputJob), string(statemachine.InputPrevious)), string(statemachine.InputJob)))
 }
 
 // mode checks a mode.
 func (c *protocolChecker) mode(at schemaPath, s yamlScalar) statemachine.Mode {
-	at = at.to("mode")
-	text, ok := c.text(at, s)
-	mode := statemachine.Mode(text)
-	if ok && !mode.Valid() {
-		c.fail(at, "is %q and must be %s or %s", text, statemachine.ModeDefault, statemachine.ModeBurst)
-	}
-	return mode
+	return statemachine.Mode(c.word(at.to("mode"), s, string(statemachine.ModeDefault), string(statemachine.ModeBurst)))
 }
 
 // pointer checks a JSON pointer.

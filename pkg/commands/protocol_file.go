@@ -16,6 +16,7 @@ type protocolDefinition struct {
 	Version        yamlScalar       `yaml:"version"`
 	RequestTypes   []yamlScalar     `yaml:"request_types"`
 	SchemaVersions []yamlScalar     `yaml:"schema_versions"`
+	Order          orderDefinition  `yaml:"order"`
 	Steps          []stepDefinition `yaml:"steps"`
 	Defaults       policyDefinition `yaml:",inline"`
 }

@@ -80,6 +80,7 @@ ack_timeout: 1s
 lease: 2s
 timeout: 3s
 retry: {dispatch: [4s], ack: [5s, 6s], execution: [7s], max_attempts: 8}
+order: {key: /a/b, prefix: "x:", mode: newest, on_failure: block, on_running: cancel, max_waiting: 9, required: true}
 steps:
   - {step_id: a, step_type: A, service: s}
   - step_id: b.B_-1
@@ -101,6 +102,9 @@ steps:
 	want := &commands.Protocol{
 		ID: "doc_ingest_v1", Version: "1.10", RequestTypes: []string{"doc.ingest", "doc.reingest"},
 		SchemaVersions: []string{"1", "2", "1.10"}, File: "p.yaml",
+		Order: commands.ProtocolOrder{
+			Key: "/a/b", Prefix: "x:", Mode: "newest", OnFailure: "block", CancelsRunning: true, MaxWaiting: 9, Required: true,
+		},
 		Steps: []commands.ProtocolStep{
 			{ID: "a", Type: "A", Service: "s", Input: "job", Mode: "BURST", Overrides: statemachine.Policy{
 				AckTimeout: second(1), Lease: second(2), Timeout: second(3), Dispatch: []time.Duration{second(4)},
@@ -119,8 +123,9 @@ steps:
 
 func TestWhatIsNotSetStaysUnset(t *testing.T) {
 	t.Parallel()
-	got := loadText(t, smallProtocol("version: &none ~\nschema_versions:\nretry: {dispatch: }", "    lease: *none\n    timeout: null\n    retry:"))
-	if diff := cmp.Diff(statemachine.Policy{}, got.Steps[0].Overrides); diff != "" || got.Steps[0].Mode != "" || got.Version != "" || got.SchemaVersions != nil {
+	got := loadText(t, smallProtocol("version: &none ~\nschema_versions:\norder: {key: ~, mode: }\nretry: {dispatch: }", "    lease: *none\n    timeout: null\n    retry:"))
+	if diff := cmp.Diff(statemachine.Policy{}, got.Steps[0].Overrides); diff != "" || got.Steps[0].Mode != "" || got.Version != "" || got.SchemaVersions != nil ||
+		got.Order != (commands.ProtocolOrder{}) {
 		t.Errorf("something is set: %+v", got)
 	}
 }

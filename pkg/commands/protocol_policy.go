@@ -36,7 +36,7 @@ func (c *protocolChecker) policy(at schemaPath, d policyDefinition) statemachine
 		Dispatch:    c.delays(retry.to("dispatch"), d.Retry.Dispatch),
 		Ack:         c.delays(retry.to("ack"), d.Retry.Ack),
 		Execution:   c.delays(retry.to("execution"), d.Retry.Execution),
-		MaxAttempts: c.attempts(retry.to("max_attempts"), d.Retry.MaxAttempts),
+		MaxAttempts: c.whole(retry.to("max_attempts"), d.Retry.MaxAttempts, maxAttempts),
 	}
 }
 
@@ -111,15 +111,15 @@ func (c *protocolChecker) delays(at schemaPath, list []yamlScalar) []time.Durati
 	return delays
 }
 
-// attempts checks the cap on attempts; 0 stands for not set.
-func (c *protocolChecker) attempts(at schemaPath, s yamlScalar) int {
+// whole checks a whole number from 1; 0 stands for not set.
+func (c *protocolChecker) whole(at schemaPath, s yamlScalar, most int) int {
 	text, ok := c.text(at, s)
 	if !ok {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxAttempts {
-		c.fail(at, "is %q and must be a whole number from 1 to %d", text, maxAttempts)
+	if err != nil || n < 1 || n > most {
+		c.fail(at, "is %q and must be a whole number from 1 to %d", text, most)
 	}
 	return n
 }

@@ -98,6 +98,25 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"attempts and a half", smallProtocol("retry: {max_attempts: 1.5}", ""), `p.yaml:3: retry.max_attempts is "1.5" and must be a whole number from 1 to 1000`},
 		{"attempts without end", smallProtocol("retry: {max_attempts: 1001}", ""), `p.yaml:3: retry.max_attempts is "1001" and must be a whole number from 1 to 1000`},
 
+		{"an order that is a text", smallProtocol("order: doc_id", ""), "p.yaml:3: order: string was used where mapping is expected"},
+		{"an unknown key in order", smallProtocol("order: {modes: fifo}", ""), `p.yaml:3: order.modes: unknown field "modes", did you mean "mode"?`},
+		{"an order key that is a field", smallProtocol("order: {key: tenant_id}", ""), `p.yaml:3: order.key is "tenant_id" and must be doc_id, or a JSON pointer into the payload such as /customer/id`},
+		{"an order key that is all of the payload", smallProtocol("order: {key: ''}", ""), `p.yaml:3: order.key is "" and must be doc_id, or a JSON pointer into the payload such as /customer/id`},
+		{"an order key with a bad escape", smallProtocol("order: {key: /a~2}", ""), `p.yaml:3: order.key is "/a~2" and must be doc_id, or a JSON pointer into the payload such as /customer/id`},
+		{"a list of order keys", smallProtocol("order: {key: [/a, /b]}", ""), "p.yaml:3: order.key must be a single value"},
+		{"an order prefix without a key", smallProtocol("order: {prefix: 'a:'}", ""), "p.yaml:3: order.prefix needs a key, before which it is put"},
+		{"an empty order prefix", smallProtocol("order: {key: /a, prefix: ''}", ""), "p.yaml:3: order.prefix must not be empty"},
+		{"an order prefix that begins with a blank", smallProtocol("order: {key: /a, prefix: ' a'}", ""), "p.yaml:3: order.prefix must not begin with a blank"},
+		{"an order prefix with a line break", smallProtocol(`order: {key: /a, prefix: "a\n"}`, ""), "p.yaml:3: order.prefix must not contain control characters"},
+		{"a long order prefix", smallProtocol("order: {key: /a, prefix: "+long+"}", ""), "p.yaml:3: order.prefix is 129 bytes long; at most 128 are allowed"},
+		{"an order mode that is none", smallProtocol("order: {mode: lifo}", ""), `p.yaml:3: order.mode is "lifo" and must be fifo, newest or reject`},
+		{"an on_failure that is none", smallProtocol("order: {on_failure: stop}", ""), `p.yaml:3: order.on_failure is "stop" and must be block or continue`},
+		{"an on_running that is none", smallProtocol("order: {mode: newest, on_running: kill}", ""), `p.yaml:3: order.on_running is "kill" and must be finish or cancel`},
+		{"an on_running of fifo", smallProtocol("order: {on_running: finish}", ""), "p.yaml:3: order.on_running needs the mode newest"},
+		{"an order of no job", smallProtocol("order: {max_waiting: 0}", ""), `p.yaml:3: order.max_waiting is "0" and must be a whole number from 1 to 1000000`},
+		{"an order without end", smallProtocol("order: {max_waiting: 1000001}", ""), `p.yaml:3: order.max_waiting is "1000001" and must be a whole number from 1 to 1000000`},
+		{"an order that may be required", smallProtocol("order: {required: maybe}", ""), `p.yaml:3: order.required is "maybe" and must be true or false`},
+
 		{"a schema with an unknown type", smallProtocol("", "    payload_schema:\n      properties:\n        language:\n          type: sting"), "p.yaml:11: steps[0].payload_schema.properties.language.type fits none of the alternatives: must be of type array, not string; value must be one of 'array', 'boolean', 'integer', 'null', 'number', 'object', 'string'"},
 		{"a schema that is a text", smallProtocol("", "    payload_schema: object"), "p.yaml:8: steps[0].payload_schema must be of type boolean or object, not string"},
 		{"a schema with a bad pattern", smallProtocol("", "    payload_schema: {pattern: '(?=x)'}"), "p.yaml:8: steps[0].payload_schema.pattern '(?=x)' is not valid regex: error parsing regexp: invalid or unsupported Perl syntax: `(?=`"},
@@ -162,8 +181,8 @@ func TestFilesWithTheSameIDOrRequestType(t *testing.T) {
 // One bad file prevents the good ones from being loaded, too.
 func TestAFolderIsLoadedWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	registry, err := commands.LoadProtocolsFS(protocolFolder("a.yaml", smallProtocol("", ""), "b.yaml", "x: 1\n", "c.yaml", "y: 1\n"))
-	want := []string{`b.yaml:1: unknown field "x"`, `c.yaml:1: unknown field "y"`}
+	registry, err := commands.LoadProtocolsFS(protocolFolder("a.yaml", smallProtocol("", ""), "b.yaml", "x: 1\n", "c.yaml", "extra: 1\n"))
+	want := []string{`b.yaml:1: unknown field "x"`, `c.yaml:1: unknown field "extra"`}
 	if diff := cmp.Diff(want, protocolFaults(t, err)); diff != "" || registry != nil {
 		t.Errorf("registry %v, faults (-want +got):\n%s", registry, diff)
 	}

@@ -110,9 +110,7 @@ func (s *Submission) Find(ctx context.Context) (ledger.Accepted, bool, error) {
 func (s *Service) job(command *Command) (made ledger.Command, err error) {
 	proto, ok := s.cfg.Protocols.Current().Lookup(command.RequestType)
 	if !ok {
-		return made, &apierror.Error{Code: apierror.UnknownRequestType, Errors: []apierror.Violation{{
-			Pointer: "/request_type", Message: fmt.Sprintf("%q belongs to no protocol", command.RequestType),
-		}}}
+		return made, unfit(apierror.UnknownRequestType, "/request_type", "%q belongs to no protocol", command.RequestType)
 	}
 	if violations := proto.CheckSchemaVersion(command.SchemaVersion); len(violations) > 0 {
 		return made, &apierror.Error{Code: apierror.SchemaVersionUnsupported, Errors: violations}
@@ -132,6 +130,10 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 	if err != nil {
 		return made, err
 	}
+	order, err := proto.order(command)
+	if err != nil {
+		return made, err
+	}
 	return ledger.Command{
 		Job: statemachine.Job{
 			TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
@@ -140,9 +142,9 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
 			CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
-			NotBefore: command.NotBefore, NotAfter: command.NotAfter,
+			NotBefore: command.NotBefore, NotAfter: command.NotAfter, Order: order,
 		},
-		Steps: steps, Payload: command.Payload, Actor: "client",
+		Steps: steps, Payload: command.Payload, Actor: "client", MaxWaiting: proto.Order.MaxWaiting,
 	}, nil
 }
 
@@ -169,12 +171,15 @@ func (s *Service) steps(command *Command, proto *Protocol) (steps []statemachine
 func (s *Service) route(command *Command, step *ProtocolStep) (statemachine.Routing, error) {
 	decision, err := s.cfg.Router.Decide(command.TenantID, command.DocID, command.Mode, step.Mode)
 	if errors.Is(err, routing.ErrDocIDRequired) {
-		return decision, &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{
-			Pointer: "/doc_id", Message: fmt.Sprintf("is required, because step %q runs in mode BURST", step.ID),
-		}}}
+		return decision, unfit(apierror.InvalidEnvelope, "/doc_id", "is required, because step %q runs in mode BURST", step.ID)
 	}
 	if err != nil {
 		return decision, fmt.Errorf("route step %q: %w", step.ID, err)
 	}
 	return decision, nil
+}
+
+// unfit returns the problem of a command that does not fit its protocol.
+func unfit(code apierror.Code, pointer, format string, args ...any) error {
+	return &apierror.Error{Code: code, Errors: []apierror.Violation{{Pointer: pointer, Message: fmt.Sprintf(format, args...)}}}
 }
