@@ -16,7 +16,7 @@ func (w *world) audit() {
 	report, err := audit.Run(context.Background(), audit.Config{
 		Store: w.store.(audit.Store),
 		Options: audit.Options{
-			Tables: tables, KeyTTL: w.scenario.retention, Retention: w.scenario.retention,
+			Tables: tables, KeyTTL: w.scenario.retention, Retention: w.scenario.retention, Clocks: 1, // They have one clock.
 		},
 	})
 	if errors.Is(err, audit.ErrNoSettings) && len(w.check.rows) == 0 {

@@ -51,7 +51,7 @@ func (m *moment) phase() string {
 	if state := m.job.row.State; state == "PAUSED" || state == "PAUSING" || state == "CANCELLING" {
 		return state
 	}
-	return fmt.Sprint(m.step.ID, m.step.Attempt, m.step.State, m.held)
+	return fmt.Sprint(m.step.ID, m.step.Attempt, m.step.State, m.held, m.job.row.Parked)
 }
 
 // reasons returns all reasons that are true at the moment.

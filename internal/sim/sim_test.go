@@ -98,6 +98,9 @@ func fresh() []uint64 {
 	seeds := make([]uint64, count)
 	for i := range seeds {
 		seeds[i] = *firstSeed + uint64(i)
+		if seeds[i]/32%2 == 1 { // Each kind of scenario has both.
+			seeds[i] |= sim.Ordered
+		}
 	}
 	return seeds
 }

@@ -48,6 +48,8 @@ const (
 	Unauthenticated Code = "unauthenticated" // no valid credential
 	Forbidden       Code = "forbidden"       // the credential does not cover this
 	TenantLimit     Code = "tenant_limit"    // the tenant's limit of jobs in flight is reached
+	LineBusy        Code = "line_busy"       // tmp
+	LineFull        Code = "line_full"       // tmp
 	RateLimited     Code = "rate_limited"    // too many requests
 )
 
@@ -93,6 +95,8 @@ var definitions = []definition{
 	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key belongs to another command"},
 	{NotAfterPassed, http.StatusUnprocessableEntity, "The job would expire before it may begin"},
 	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
+	{LineBusy, http.StatusConflict, "The line has a job"},
+	{LineFull, http.StatusTooManyRequests, "The line is full"},
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},
 	{Internal, http.StatusInternalServerError, "Internal error"},
 	{StoreUnavailable, http.StatusServiceUnavailable, "The store is unavailable"},

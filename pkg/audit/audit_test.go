@@ -119,6 +119,29 @@ var damages = map[string]damage{
 	"a job expired without a date": {rule: audit.Dates, says: "it expired at", do: func(f *fixture) {
 		f.set(f.key("failed", "JOB"), "error_code", text("expired"))
 	}},
+	"a job that waits has no place in its line": {rule: audit.Lines, says: "its place 2 in line", do: func(f *fixture) {
+		f.line()
+		f.ledger.Discard(f.place(2))
+	}},
+	"a line counts more places than it has": {rule: audit.Lines, says: "counts 3 places", do: func(f *fixture) {
+		f.line()
+		key := f.place(1)
+		key.Row = "LINE"
+		f.set(key, "count", tablestore.Int(3))
+	}},
+	"a job began before the one before it had ended": {rule: audit.Lines, says: "has not ended", do: func(f *fixture) {
+		f.line()
+		key := f.key("first", "JOB")
+		place := f.ledger.Row(key).Properties.Get("place").String()
+		f.set(key, "place", text(strings.Replace(place, ":1:", ":3:", 1)))
+	}},
+	"the job of a place never came": {rule: audit.Lines, late: true, says: "it has a place", wait: time.Hour, do: func(f *fixture) {
+		f.line()
+		f.set(f.place(2), "job_id", text("00000000-0000-7000-8000-000000000000"))
+	}},
+	"a job has a key and no place": {rule: audit.Lines, says: "its order key has 3 bytes", do: func(f *fixture) {
+		f.set(f.key("queued", "JOB"), "order_key", text("key"))
+	}},
 	"nothing leads to a paused job that expires": {rule: audit.Forward, says: "has no schedule entry", do: func(f *fixture) {
 		f.set(f.key("paused", "JOB"), "not_after", tablestore.Time(time.Now().Add(time.Hour)))
 	}},

@@ -58,6 +58,7 @@ type fact struct {
 	slot      tablestore.Key
 	hint      tablestore.Key // Of the ready hint that a queued item names.
 	listed    tablestore.Key // In the list of live jobs by state.
+	turn      *turn          // Of a job with a place in a line.
 }
 
 // suspicion holds findings that must be confirmed.
@@ -83,6 +84,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		store: cfg.Store, o: cfg.Options, report: Report{States: map[string]int{}}, known: map[string]fact{}, kinds: map[string]bool{},
 	}
 	a.o.Now, a.o.Slack = time.Now(), cmp.Or(a.o.Slack, defaultSlack)
+	a.o.Clocks = cmp.Or(a.o.Clocks, defaultClocks)
 	_, atomic := cfg.Store.(tablestore.AtomicStore)
 	a.o.Split = !atomic
 	settings, _, err := a.get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})
@@ -101,6 +103,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := a.strays(ctx); err != nil {
 		return nil, err
 	}
+	a.order()
 	if err := a.confirm(ctx, cfg.Confirm); err != nil {
 		return nil, err
 	}
@@ -205,6 +208,9 @@ func (a *auditor) factOf(e *Evidence) fact {
 	if item := e.Queued(); item != nil {
 		f.hint = e.HintKey(item, &a.o)
 	}
+	if e.Job.Place.Line != "" {
+		f.turn = &turn{e.JobID, e.Job.Place, e.began(), e.Job.Completed}
+	}
 	return f
 }
 
@@ -268,7 +274,7 @@ func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 	case a.o.Tables.Schedule:
 		switch {
 		case area == "shard" && len(parts) == 3 && parts[0] == slotRow:
-		case area == "shard" && len(parts) == 4 && slices.Contains([]string{"timer", "dispatch", "webhook", "retention"}, parts[0]):
+		case area == "shard" && len(parts) == 4 && slices.Contains([]string{"timer", "dispatch", "date", "webhook", "retention"}, parts[0]):
 			ms, err := strconv.ParseInt(parts[1], 10, 64)
 			return reference{parts[2], parts[0], time.UnixMilli(ms), row.Properties.Get("rev").Int()}, err
 		default:
@@ -310,6 +316,12 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	hint := row.Key.Table == a.o.Tables.Queue
 	if hint && row.Key.Partition == "catalog" { // It comes before the hints.
 		a.kinds[row.Key.Row] = true
+	}
+	if row.Key.Table == a.o.Tables.Schedule && strings.HasPrefix(row.Key.Partition, "line:") {
+		if row.Key.Row != "LINE" {
+			return nil, nil // It is judged with LINE, without which there is none.
+		}
+		return a.strayLine(ctx, row.Key.Partition)
 	}
 	r, err := a.refer(row)
 	finding := func(rule Invariant, late bool, format string, args ...any) ([]Finding, error) {

@@ -31,10 +31,16 @@ type Options struct {
 	// Slack is how long work may be overdue. Optional. Defaults to 10
 	// minutes, which is beyond the grace that the system itself gives.
 	Slack time.Duration
+	// Clocks is how far the clocks of two processes may differ. Optional. Defaults to 5 s, as the servers'
+	// LUCIUS_CLOCK_TOLERANCE.
+	Clocks time.Duration
 	// Quiescent says that nothing must be left to do: every job has ended, and its
 	// post work is done.
 	Quiescent bool
 }
+
+// defaultClocks is how far the servers let their clocks differ.
+const defaultClocks = 5 * time.Second
 
 // defaultSlack is twice the grace after which an accept is abandoned.
 const defaultSlack = 10 * time.Minute
@@ -111,6 +117,9 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 	}
 	if item := e.Queued(); item != nil {
 		keys = append(keys, e.HintKey(item, o))
+	}
+	if e.Job.Place.Line != "" && !e.Job.Terminal() {
+		keys = append(keys, e.placeKey(o))
 	}
 	return append(keys, e.ListKeys(o)...)
 }

@@ -24,6 +24,7 @@ const (
 	Lineage   Invariant = "lineage"   // what a rerun took over was there at its start
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Dates     Invariant = "dates"     // a job begins, and expires, only at its dates
+	Lines     Invariant = "lines"     // the jobs of a line begin one after the other
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
 	Slot      Invariant = "slot"      // live jobs hold their slots, others none
 	Listed    Invariant = "listed"    // lists show every job
@@ -36,7 +37,7 @@ const (
 // Invariants lists all invariants, in the order of docs/run/audit.md.
 var Invariants = []Invariant{
 	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Key, Lineage, Budget, Dates,
-	Forward, Slot, Listed, Ended, Queue, Quiet, Readable,
+	Lines, Forward, Slot, Listed, Ended, Queue, Quiet, Readable,
 }
 
 // Finding is one broken rule.

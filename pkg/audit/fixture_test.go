@@ -92,6 +92,22 @@ func (f *fixture) park(name string) {
 	f.jobs[name] = f.ledger.Submit(cmd)
 }
 
+// line accepts two jobs of one line, of which the second waits.
+func (f *fixture) line() {
+	for _, name := range []string{"first", "second"} {
+		cmd := command(name)
+		cmd.Job.Order = statemachine.Order{Key: "doc", Mode: statemachine.OrderFIFO, Blocks: true}
+		f.jobs[name] = f.ledger.Submit(cmd)
+	}
+}
+
+// place is the key of a place in that line.
+func (f *fixture) place(seq int) tablestore.Key {
+	return tablestore.Key{
+		Table: tables.Schedule, Partition: "line:" + ledger.LineID("tenant_a", "doc"), Row: "P:" + tablestore.Pad(seq, 12),
+	}
+}
+
 // accept accepts a job of two steps.
 func (f *fixture) accept(name string) { f.jobs[name] = f.ledger.Submit(command(name)) }
 

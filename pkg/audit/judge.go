@@ -50,6 +50,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	j.judgeOutbox()
 	j.judgeDirectives()
 	j.judgeOutside()
+	j.judgePlace()
 	j.judgeItems()
 	j.judgeMoves()
 	if e.Job.Terminal() {
@@ -89,6 +90,9 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 func (j *judge) judgeRejected() {
 	const kept = 64
 	for i := range j.Rejected {
+		if j.Rejected[i].Kind == "RELEASE" { // A request to release the job, which is no callback.
+			continue
+		}
 		switch one := &j.Rejected[i]; {
 		case one.Rev < 1 || one.Rev > j.Job.Rev || one.Cause == "" || one.At.IsZero():
 			j.violate(Rejected, "a callback of step %s was refused with %q at rev %d, at %s", one.Step, one.Cause, one.Rev, stamp(one.At))
@@ -207,15 +211,8 @@ func (j *judge) judgeDates() {
 	if job.Code == statemachine.ErrorExpired && (job.Started || job.NotAfter.IsZero() || job.Completed.Before(job.NotAfter)) {
 		j.violate(Dates, "it expired at %s, its not_after is %s, and started is %t", stamp(job.Completed), stamp(job.NotAfter), job.Started)
 	}
-	for _, c := range j.changes {
-		for _, m := range c.moves {
-			if m.Object == "step" && m.To == "DISPATCHING" && m.From != m.To {
-				if c.at.Before(job.NotBefore) {
-					j.violate(Dates, "it began at %s, and its not_before is %s", stamp(c.at), stamp(job.NotBefore))
-				}
-				return
-			}
-		}
+	if at := j.began(); !at.IsZero() && at.Before(job.NotBefore) {
+		j.violate(Dates, "it began at %s, and its not_before is %s", stamp(at), stamp(job.NotBefore))
 	}
 }
 
@@ -259,7 +256,7 @@ func (j *judge) judgeSteps() {
 	switch {
 	case active > 1:
 		j.violate(OneStep, "%d steps are in progress", active)
-	case state == "QUEUED" && !j.Job.Parked, state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
+	case state == "QUEUED" && !j.Job.Parked && j.Job.Place.Line == "", state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
 		j.Job.Terminal() && active > 0, !j.Job.Terminal() && active == 0 && done == len(j.Steps),
 		failed > 0 && state != "FAILED_FINAL" && state != "CANCELLED":
 		j.violate(OneStep, "it is %s and its steps are %s", state, strings.Join(states, ", "))
@@ -438,7 +435,7 @@ func (j *judge) judgeForward() {
 	case named:
 	case !due.IsZero():
 		j.violate(Forward, "it is %s and has no schedule entry", j.Job.State)
-	case j.Job.State == "PAUSED":
+	case j.Job.State == "PAUSED" || j.Job.State == "QUEUED" && j.Job.Place.Line != "":
 	case queued == nil:
 		j.violate(Forward, "it is %s, and neither a worker nor a schedule entry will take it up", j.Job.State)
 	case j.o.Split && j.Job.Rev == 1:

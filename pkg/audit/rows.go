@@ -236,6 +236,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 // RejectedRow is a CALLBACK row: a callback of a job that was refused.
 type RejectedRow struct {
 	Step  string    `json:"s"`
+	Kind  string    `json:"k"`
 	Cause string    `json:"c"`
 	Rev   int64     `json:"v"`
 	At    time.Time `json:"a"`

@@ -363,6 +363,7 @@ func (r *Result) Problem() error {
 func Problem(err error) error {
 	var known *apierror.Error
 	var unfit *statemachine.NotRerunnableError
+	var busy *LineBusyError
 	told := &apierror.Error{Err: err}
 	switch {
 	case err == nil || errors.As(err, &known):
@@ -380,6 +381,12 @@ func Problem(err error) error {
 	case errors.Is(err, ErrTenantLimit):
 		told.Code, told.RetryAfter = apierror.TenantLimit, time.Second
 		told.Detail = "The tenant's limit of jobs in flight is reached."
+	case errors.As(err, &busy):
+		told.Code = apierror.LineBusy
+		told.Detail = fmt.Sprintf("Job %s has a place in the line of the order key, and order_mode reject runs no job behind another.", busy.JobID)
+	case errors.Is(err, ErrLineFull):
+		told.Code, told.RetryAfter = apierror.LineFull, time.Second
+		told.Detail = "As many jobs wait in the line of the order key as the command's protocol allows."
 	case errors.Is(err, tablestore.ErrTooLarge):
 		told.Code, told.Detail = apierror.TooLarge, fmt.Sprintf("The request makes a row of more than %d bytes, or a change of more than "+
 			"%d: shorten its payload, references or texts.", tablestore.MaxRowBytes, tablestore.MaxBatchBytes)

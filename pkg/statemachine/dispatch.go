@@ -20,7 +20,7 @@ func (e Accept) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "every step has ended")
 		return
 	}
-	job.CreatedAt = c.env.Now
+	job.CreatedAt, job.StageAt = c.env.Now, c.env.Now
 	for i := range c.agg.Steps {
 		c.agg.Steps[i].CreatedAt = c.env.Now
 		c.touch(&c.agg.Steps[i])

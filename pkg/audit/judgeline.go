@@ -1,0 +1,154 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// placeKey returns the key of the place in a line that the job names.
+func (e *Evidence) placeKey(o *Options) tablestore.Key {
+	return tablestore.Key{
+		Table: o.Tables.Schedule, Partition: tablestore.Join("line", e.Job.Place.Line),
+		Row: tablestore.Join("P", tablestore.Pad(e.Job.Place.Seq, 12)),
+	}
+}
+
+// judgePlace checks that a live job has its place in its line.
+func (j *judge) judgePlace() {
+	at := j.Job.Place
+	if (at.Line == "") != (j.Job.OrderKey == "") {
+		j.violate(Lines, "its order key has %d bytes, and its place is %q", len(j.Job.OrderKey), at)
+	}
+	if at.Line == "" || j.Job.Terminal() {
+		return
+	}
+	place, there := j.outside[j.placeKey(j.o)]
+	if !there || place.Get("job_id").String() != j.JobID || place.Get("epoch").String() != at.Epoch {
+		j.violate(Lines, "it is %s, and its place %d in line %s is not there", j.Job.State, at.Seq, at.Line)
+	}
+}
+
+// began returns when the job dispatched its first step, the zero time if it has not.
+func (e *Evidence) began() time.Time {
+	for _, c := range e.changes {
+		if slices.ContainsFunc(c.moves, func(m move) bool {
+			return m.Object == "step" && m.To == "DISPATCHING" && m.From != m.To
+		}) {
+			return c.at
+		}
+	}
+	return time.Time{}
+}
+
+// turn is when a job of a line began and ended.
+type turn struct {
+	jobID        string
+	at           statemachine.Place
+	began, ended time.Time
+}
+
+// overlaps reports whether the job should have ended before the other began, and had not.
+func (t *turn) overlaps(next *turn, o *Options) bool {
+	return t.at.Seq < next.at.Seq && !next.began.IsZero() && (t.ended.IsZero() || t.ended.After(next.began.Add(o.Clocks)))
+}
+
+// order judges the lines: no job began before those before it in its line had ended.
+func (a *auditor) order() {
+	lines := map[string][]turn{}
+	for _, f := range a.known {
+		if f.turn != nil {
+			name := f.turn.at.Line + " " + f.turn.at.Epoch
+			lines[name] = append(lines[name], *f.turn)
+		}
+	}
+	for _, turns := range lines {
+		slices.SortFunc(turns, func(s, t turn) int { return cmp.Compare(s.at.Seq, t.at.Seq) })
+		last := &turns[0] // The one that ended last.
+		for i := range turns {
+			if next := &turns[i]; last.overlaps(next, &a.o) {
+				a.suspectTurn(*last, *next)
+			}
+			if t := &turns[i]; !last.ended.IsZero() && (t.ended.IsZero() || t.ended.After(last.ended)) {
+				last = t
+			}
+		}
+	}
+}
+
+// suspectTurn notes a job that began too early. Both jobs are read again before it counts.
+func (a *auditor) suspectTurn(first, next turn) {
+	ended := "has not ended"
+	if !first.ended.IsZero() {
+		ended = "ended at " + stamp(first.ended)
+	}
+	found := []Finding{{Invariant: Lines, JobID: next.jobID, Detail: fmt.Sprintf("it began at %s, and job %s before it in line %s %s",
+		stamp(next.began), first.jobID, next.at.Line, ended)}}
+	a.suspect = append(a.suspect, suspicion{found, func(ctx context.Context) ([]Finding, error) {
+		for _, t := range []*turn{&first, &next} {
+			delete(a.known, t.jobID)
+			f, there, err := a.fact(ctx, t.jobID)
+			if err != nil || !there || f.turn == nil {
+				return nil, err
+			}
+			*t = *f.turn
+		}
+		if first.overlaps(&next, &a.o) {
+			return found, nil
+		}
+		return nil, nil
+	}})
+}
+
+// strayLine judges the rows of a line: LINE counts its places, and each place has a job.
+func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, error) {
+	query := tablestore.Query{Table: a.o.Tables.Schedule, Partition: partition}
+	var ln struct {
+		there                     bool
+		count, next, places, last int64
+	}
+	var findings []Finding
+	say := func(late bool, jobID, format string, args ...any) {
+		findings = append(findings, Finding{Invariant: Lines, Late: late, JobID: jobID, Detail: fmt.Sprintf(format, args...)})
+	}
+	for {
+		page, err := a.store.Scan(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", partition, err)
+		}
+		for i := range page.Rows {
+			row := page.Rows[i].Properties
+			parts, err := tablestore.Split(page.Rows[i].Key.Row)
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", partition, err)
+			}
+			if parts[0] == "LINE" {
+				ln.there, ln.count, ln.next = true, row.Get("count").Int(), row.Get("next").Int()
+				continue
+			}
+			ln.places++
+			_, _ = fmt.Sscan(parts[len(parts)-1], &ln.last)
+			jobID, at := row.Get("job_id").String(), row.Get("created_at").Time()
+			if _, there, err := a.fact(ctx, jobID); err != nil {
+				return nil, err
+			} else if !there && a.past(at.Add(placeGrace)) {
+				say(true, jobID, "it has a place in %s since %s, and it is missing", partition, stamp(at))
+			}
+		}
+		if query.Continue = page.Next; query.Continue == "" {
+			break
+		}
+	}
+	if ln.there != (ln.places > 0) || ln.count != ln.places || ln.places > 0 && ln.last >= ln.next {
+		say(false, "", "%s counts %d places and gives %d next; it has %d, the last is %d", partition, ln.count, ln.next, ln.places, ln.last)
+	}
+	return findings, nil
+}
+
+// placeGrace is how long the job of a place may be missing.
+const placeGrace = 6 * time.Minute
