@@ -73,6 +73,9 @@ func (c *checker) takeHead(j *job, w *write) {
 		case !c.mayPurge(j):
 			c.violate("S1", "job %s was deleted while %s", j.id, j.row.State)
 		}
+		if j.exists {
+			c.checkPurge(j)
+		}
 		j.purged = j.purged || w.was // The tombstone may have been that of an abandoned accept.
 		j.exists, j.row = false, audit.JobRow{}
 		return
@@ -85,6 +88,7 @@ func (c *checker) takeHead(j *job, w *write) {
 		if !c.mayPurge(j) {
 			c.violate("S1", "job %s became a tombstone while %s", j.id, j.row.State)
 		}
+		c.checkPurge(j)
 		j.purged, j.exists = true, false
 	case j.row.Tombstone:
 		c.violate("S3", "the tombstone of job %s was overwritten", j.id)
@@ -232,7 +236,7 @@ func (c *checker) checkNewJob(j *job) {
 			c.violate("S11", "jobs %s and %s are one rerun of job %s", other.id, j.id, j.row.RerunOf)
 		}
 	}
-	if limit := c.w.scenario.limit; limit > 0 && live > limit {
+	if limit := c.w.scenario.limit; limit > 0 && live > limit && j.row.Place.Took == "" { // The rerun of a job that blocks its line is never refused by it.
 		c.violate("limit", "tenant %s has %d jobs in flight, %d are allowed", j.row.Tenant, live, limit)
 	}
 }

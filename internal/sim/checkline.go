@@ -202,7 +202,8 @@ func (c *checker) checkSuperseded(was, j *job) {
 		c.violate("lines", "L8: job %s, whose mode is %s, was superseded after %d attempts", j.id, j.row.OrderMode, was.row.Attempts)
 	}
 	for _, other := range c.jobs {
-		if place := other.row.Place; place.Line == at.Line && place.Epoch == at.Epoch && place.Seq > at.Seq && other.row.OrderMode == "newest" {
+		if place := other.row.Place; place.Line == at.Line && place.Epoch == at.Epoch && place.Seq > at.Seq && other.row.OrderMode == "newest" &&
+			other.row.RerunOf == "" {
 			return
 		}
 	}
@@ -271,6 +272,17 @@ func (c *checker) checkOrder(cmd *command, jobID string) {
 		if other != jobID && place.Epoch == at.Epoch && answered < c.askedAt[cmd.hash()] && place.Seq > at.Seq {
 			c.violate("lines", "L6: job %s was answered before job %s was asked for, and is behind it", other, jobID)
 		}
+	}
+}
+
+// checkPurge checks that a job that is purged does not block its line.
+func (c *checker) checkPurge(j *job) {
+	at := j.row.Place
+	if at.Line == "" {
+		return
+	}
+	if p, ok := c.lineOf(at.Line).places[at.Seq]; ok && p.epoch == at.Epoch && c.standing(at.Seq, &p) == "blocks" {
+		c.violate("lines", "job %s blocks its line and was purged", j.id)
 	}
 }
 
