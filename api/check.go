@@ -121,6 +121,14 @@ func (c *ControlRequest) Check() []apierror.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
+func (c *ReleaseRequest) Check() []apierror.Violation {
+	var v violations
+	v.text("/jobId", c.JobID, 1, MaxName)
+	v.reason(c.Reason, 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
 func (c *RescheduleRequest) Check() []apierror.Violation {
 	var v violations
 	if c.NotBefore.IsZero() && c.DelaySeconds == nil && c.NotAfter.IsZero() && !c.NeverExpires {

@@ -73,6 +73,7 @@ func (e AuditOutcome) Valid() bool {
 // Defines values for BlockerType.
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
+	BlockerTypeJob      BlockerType = "job"
 	BlockerTypePause    BlockerType = "pause"
 	BlockerTypeWorkItem BlockerType = "work_item"
 )
@@ -81,6 +82,8 @@ const (
 func (e BlockerType) Valid() bool {
 	switch e {
 	case BlockerTypeCircuit:
+		return true
+	case BlockerTypeJob:
 		return true
 	case BlockerTypePause:
 		return true
@@ -397,6 +400,24 @@ func (e JobState) Valid() bool {
 	case JobStateQueued:
 		return true
 	case JobStateSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LineState.
+const (
+	LineStateBlocked LineState = "blocked"
+	LineStateMoving  LineState = "moving"
+)
+
+// Valid indicates whether the value is a known member of the LineState enum.
+func (e LineState) Valid() bool {
+	switch e {
+	case LineStateBlocked:
+		return true
+	case LineStateMoving:
 		return true
 	default:
 		return false
@@ -748,10 +769,12 @@ func (e StepState) Valid() bool {
 // Defines values for WaitingReason.
 const (
 	WaitingReasonBackoff     WaitingReason = "backoff"
+	WaitingReasonBehind      WaitingReason = "behind"
 	WaitingReasonCancelling  WaitingReason = "cancelling"
 	WaitingReasonCircuitOpen WaitingReason = "circuit_open"
 	WaitingReasonDelivered   WaitingReason = "delivered"
 	WaitingReasonJobPaused   WaitingReason = "job_paused"
+	WaitingReasonLineBlocked WaitingReason = "line_blocked"
 	WaitingReasonNoWorker    WaitingReason = "no_worker"
 	WaitingReasonPausing     WaitingReason = "pausing"
 	WaitingReasonPublishing  WaitingReason = "publishing"
@@ -760,12 +783,15 @@ const (
 	WaitingReasonScheduled   WaitingReason = "scheduled"
 	WaitingReasonScopePaused WaitingReason = "scope_paused"
 	WaitingReasonSilent      WaitingReason = "silent"
+	WaitingReasonStarting    WaitingReason = "starting"
 )
 
 // Valid indicates whether the value is a known member of the WaitingReason enum.
 func (e WaitingReason) Valid() bool {
 	switch e {
 	case WaitingReasonBackoff:
+		return true
+	case WaitingReasonBehind:
 		return true
 	case WaitingReasonCancelling:
 		return true
@@ -774,6 +800,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonDelivered:
 		return true
 	case WaitingReasonJobPaused:
+		return true
+	case WaitingReasonLineBlocked:
 		return true
 	case WaitingReasonNoWorker:
 		return true
@@ -790,6 +818,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonScopePaused:
 		return true
 	case WaitingReasonSilent:
+		return true
+	case WaitingReasonStarting:
 		return true
 	default:
 		return false
@@ -1195,6 +1225,7 @@ type Blocker struct {
 	// Type - pause: `id` is its `pause_id`.
 	// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 	// - work_item: `id` is the `work_id` of the item that a worker holds.
+	// - job: `id` is the job that is the first of the order key.
 	//
 	//
 	// Example: pause
@@ -1204,6 +1235,7 @@ type Blocker struct {
 // BlockerType - pause: `id` is its `pause_id`.
 // - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 // - work_item: `id` is the `work_id` of the item that a worker holds.
+// - job: `id` is the job that is the first of the order key.
 //
 // Example: pause
 type BlockerType string
@@ -2642,6 +2674,83 @@ type JobPage struct {
 // Example: IN_PROGRESS
 type JobState string
 
+// Line The jobs of one tenant and order key, which run one after the other. A line exists as long
+// as a job is in it.
+type Line struct {
+	// AsOf When the line was read.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	AsOf Time `json:"as_of"`
+
+	// Head The first job of a line.
+	Head LineHead `json:"head,omitempty,omitzero"`
+
+	// LineID The line's id, the same whenever the tenant uses this key.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id"`
+
+	// OrderKey The order key of its jobs.
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key"`
+
+	// Since When jobs began to wait in the line; absent if none has waited.
+	//
+	// Example: 2026-01-27T10:02:01.250Z
+	Since Time `json:"since,omitempty,omitzero"`
+
+	// State A line is `blocked` while its first job has failed and was neither rerun nor released; its
+	// other jobs wait. Otherwise it is `moving`.
+	//
+	//
+	// Example: blocked
+	State LineState `json:"state"`
+
+	// TenantID The tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// Waiting How many jobs are after the first one.
+	//
+	// Example: 41
+	Waiting int64 `json:"waiting"`
+}
+
+// LineHead The first job of a line.
+type LineHead struct {
+	// ErrorCode Why it failed.
+	//
+	// Example: lease_expired
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state"`
+}
+
+// LineState A line is `blocked` while its first job has failed and was neither rerun nor released; its
+// other jobs wait. Otherwise it is `moving`.
+//
+// Example: blocked
+type LineState string
+
 // Lineage Jobs that repeat each other, oldest first.
 type Lineage struct {
 	// Jobs The jobs, oldest first.
@@ -3991,6 +4100,21 @@ type RejectedCallbacks struct {
 	Rejected []RejectedCallback `json:"rejected"`
 }
 
+// ReleaseRequest Names the job that blocks the line.
+type ReleaseRequest struct {
+	// JobID The failed job, the `head` of the line. It must be named so that nobody releases a job that
+	// failed since.
+	//
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Reason For the histories of the released job and of the next one.
+	//
+	// Example: The document was corrected by hand.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
 // ReportedError Why an attempt failed, kept as given.
 type ReportedError struct {
 	// Code For machines.
@@ -5039,6 +5163,10 @@ type Waiting struct {
 	//
 	// - job_paused: the job is PAUSED; resume it.
 	// - scheduled: the job is QUEUED until its `not_before`.
+	// - line_blocked: the job is QUEUED. A job of its order key before it has failed; rerun or
+	//   release that one.
+	// - behind: the job is QUEUED until the jobs of its order key before it have ended.
+	// - starting: the job is QUEUED, and is about to begin.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
 	// - circuit_open: the step's topic, or the whole bus, is unavailable.
 	// - publishing: the directive is about to be published, usually within a second.
@@ -5075,6 +5203,10 @@ type Waiting struct {
 //
 //   - job_paused: the job is PAUSED; resume it.
 //   - scheduled: the job is QUEUED until its `not_before`.
+//   - line_blocked: the job is QUEUED. A job of its order key before it has failed; rerun or
+//     release that one.
+//   - behind: the job is QUEUED until the jobs of its order key before it have ended.
+//   - starting: the job is QUEUED, and is about to begin.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
 //   - circuit_open: the step's topic, or the whole bus, is unavailable.
 //   - publishing: the directive is about to be published, usually within a second.
@@ -5728,6 +5860,9 @@ type JobID = string
 // Limit defines model for Limit.
 type Limit = int32
 
+// LineID defines model for LineId.
+type LineID = string
+
 // Minutes defines model for Minutes.
 type Minutes = int32
 
@@ -6248,6 +6383,9 @@ type RescheduleJobJSONRequestBody = RescheduleRequest
 
 // ResumeJobJSONRequestBody defines body for ResumeJob for application/json ContentType.
 type ResumeJobJSONRequestBody = ControlRequest
+
+// ReleaseLineJSONRequestBody defines body for ReleaseLine for application/json ContentType.
+type ReleaseLineJSONRequestBody = ReleaseRequest
 
 // OrchestrateJSONRequestBody defines body for Orchestrate for application/json ContentType.
 type OrchestrateJSONRequestBody = Command
@@ -7138,6 +7276,30 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:resume (the `ResumeJob` operationId).
 	ResumeJob(ctx context.Context, jobID JobID, body ResumeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReleaseLineWithBody Let a blocked line go on without a rerun
+	//
+	// The next job of the line begins, although the failed job before it was not repaired. The
+	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+	// rerun took its place.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+	ReleaseLineWithBody(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReleaseLine Let a blocked line go on without a rerun
+	//
+	// The next job of the line begins, although the failed job before it was not repaired. The
+	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+	// rerun took its place.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+	ReleaseLine(ctx context.Context, lineID LineID, body ReleaseLineJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// OrchestrateWithBody Submit a command (alias)
 	//
@@ -8865,6 +9027,50 @@ func (c *Client) ResumeJobWithBody(ctx context.Context, jobID JobID, contentType
 // Corresponds with POST /v1/jobs/{jobId}:resume (the `ResumeJob` operationId).
 func (c *Client) ResumeJob(ctx context.Context, jobID JobID, body ResumeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResumeJobRequest(c.Server, jobID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReleaseLineWithBody Let a blocked line go on without a rerun
+//
+// The next job of the line begins, although the failed job before it was not repaired. The
+// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+// rerun took its place.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+func (c *Client) ReleaseLineWithBody(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReleaseLineRequestWithBody(c.Server, lineID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReleaseLine Let a blocked line go on without a rerun
+//
+// The next job of the line begins, although the failed job before it was not repaired. The
+// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+// rerun took its place.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+func (c *Client) ReleaseLine(ctx context.Context, lineID LineID, body ReleaseLineJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReleaseLineRequest(c.Server, lineID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -12164,6 +12370,53 @@ func NewResumeJobRequestWithBody(server string, jobID JobID, contentType string,
 	return req, nil
 }
 
+// NewReleaseLineRequest calls the generic ReleaseLine builder with application/json body
+func NewReleaseLineRequest(server string, lineID LineID, body ReleaseLineJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReleaseLineRequestWithBody(server, lineID, "application/json", bodyReader)
+}
+
+// NewReleaseLineRequestWithBody constructs an http.Request for the ReleaseLine method, with any body, and a specified content type
+func NewReleaseLineRequestWithBody(server string, lineID LineID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lineId", lineID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/lines/%s:release", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewOrchestrateRequest calls the generic Orchestrate builder with application/json body
 func NewOrchestrateRequest(server string, params *OrchestrateParams, body OrchestrateJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -13551,6 +13804,30 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:resume (the `ResumeJob` operationId).
 	ResumeJobWithResponse(ctx context.Context, jobID JobID, body ResumeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumeJobResponse, error)
+
+	// ReleaseLineWithBodyWithResponse Let a blocked line go on without a rerun
+	//
+	// The next job of the line begins, although the failed job before it was not repaired. The
+	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+	// rerun took its place.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+	ReleaseLineWithBodyWithResponse(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReleaseLineResponse, error)
+
+	// ReleaseLineWithResponse Let a blocked line go on without a rerun
+	//
+	// The next job of the line begins, although the failed job before it was not repaired. The
+	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+	// rerun took its place.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+	ReleaseLineWithResponse(ctx context.Context, lineID LineID, body ReleaseLineJSONRequestBody, reqEditors ...RequestEditorFn) (*ReleaseLineResponse, error)
 
 	// OrchestrateWithBodyWithResponse Submit a command (alias)
 	//
@@ -16711,6 +16988,70 @@ func (r ResumeJobResponse) StatusCode() int {
 	return 0
 }
 
+// ReleaseLineResponse401Headers the declared response headers of an HTTP 401 response for ReleaseLine
+type ReleaseLineResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ReleaseLineResponse429Headers the declared response headers of an HTTP 429 response for ReleaseLine
+type ReleaseLineResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ReleaseLineResponse503Headers the declared response headers of an HTTP 503 response for ReleaseLine
+type ReleaseLineResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ReleaseLineResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Line
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ReleaseLineResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ReleaseLineResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ReleaseLineResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ReleaseLineResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReleaseLineResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // OrchestrateResponse202Headers the declared response headers of an HTTP 202 response for Orchestrate
 type OrchestrateResponse202Headers struct {
 	Location string
@@ -18695,6 +19036,42 @@ func (c *ClientWithResponses) ResumeJobWithResponse(ctx context.Context, jobID J
 		return nil, err
 	}
 	return ParseResumeJobResponse(rsp)
+}
+
+// ReleaseLineWithBodyWithResponse Let a blocked line go on without a rerun
+//
+// The next job of the line begins, although the failed job before it was not repaired. The
+// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+// rerun took its place.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+func (c *ClientWithResponses) ReleaseLineWithBodyWithResponse(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReleaseLineResponse, error) {
+	rsp, err := c.ReleaseLineWithBody(ctx, lineID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReleaseLineResponse(rsp)
+}
+
+// ReleaseLineWithResponse Let a blocked line go on without a rerun
+//
+// The next job of the line begins, although the failed job before it was not repaired. The
+// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+// rerun took its place.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/lines/{lineId}:release (the `ReleaseLine` operationId).
+func (c *ClientWithResponses) ReleaseLineWithResponse(ctx context.Context, lineID LineID, body ReleaseLineJSONRequestBody, reqEditors ...RequestEditorFn) (*ReleaseLineResponse, error) {
+	rsp, err := c.ReleaseLine(ctx, lineID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReleaseLineResponse(rsp)
 }
 
 // OrchestrateWithBodyWithResponse Submit a command (alias)
@@ -24612,6 +24989,135 @@ func ParseResumeJobResponse(rsp *http.Response) (*ResumeJobResponse, error) {
 	return response, nil
 }
 
+// ParseReleaseLineResponse parses an HTTP response from a ReleaseLineWithResponse call
+func ParseReleaseLineResponse(rsp *http.Response) (*ReleaseLineResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReleaseLineResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Line
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ReleaseLineResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ReleaseLineResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ReleaseLineResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseOrchestrateResponse parses an HTTP response from a OrchestrateWithResponse call
 func ParseOrchestrateResponse(rsp *http.Response) (*OrchestrateResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -26073,6 +26579,9 @@ type ServerInterface interface {
 	// ResumeJob Resume a paused job
 	// (POST /v1/jobs/{jobId}:resume)
 	ResumeJob(w http.ResponseWriter, r *http.Request, jobID JobID)
+	// ReleaseLine Let a blocked line go on without a rerun
+	// (POST /v1/lines/{lineId}:release)
+	ReleaseLine(w http.ResponseWriter, r *http.Request, lineID LineID)
 	// Orchestrate Submit a command (alias)
 	// (POST /v1/orchestrate)
 	Orchestrate(w http.ResponseWriter, r *http.Request, params OrchestrateParams)
@@ -28144,6 +28653,32 @@ func (siw *ServerInterfaceWrapper) ResumeJob(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// ReleaseLine operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseLine(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lineId" -------------
+	var lineID LineID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lineId", mux.Vars(r)["lineId"], &lineID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "lineId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseLine(w, r, lineID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // Orchestrate operation middleware
 func (siw *ServerInterfaceWrapper) Orchestrate(w http.ResponseWriter, r *http.Request) {
 
@@ -28609,6 +29144,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/webhooks", wrapper.ListJobWebhooks).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}", wrapper.GetJob).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}:release", wrapper.ReleaseLine).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/outbox/retry", wrapper.RetryOutbox).Methods(http.MethodPost)
 

@@ -30,6 +30,7 @@ const (
 	JobNotFound  Code = "job_not_found"  // no such job for this tenant
 	StepNotFound Code = "step_not_found" // the job has no such step
 	WorkNotFound Code = "work_not_found" // no such work item
+	LineNotFound Code = "line_not_found" // no such line of jobs
 )
 
 // The codes of requests that conflict with the current state.
@@ -41,6 +42,9 @@ const (
 	ContradictoryResult Code = "contradictory_result" // this attempt already reported another status
 	RevConflict         Code = "rev_conflict"         // the work item is no longer at the expected revision
 	NotOwner            Code = "not_owner"            // another worker holds the work item
+	LineBusy            Code = "line_busy"            // a command of mode reject, and its line has a job
+	NotBlocking         Code = "not_blocking"         // the job to release does not block its line
+	PredecessorRefused  Code = "predecessor_refused"  // not tried: a command of its line before it in the batch was refused; the caller may retry both
 )
 
 // The codes of access and load.
@@ -48,8 +52,7 @@ const (
 	Unauthenticated Code = "unauthenticated" // no valid credential
 	Forbidden       Code = "forbidden"       // the credential does not cover this
 	TenantLimit     Code = "tenant_limit"    // the tenant's limit of jobs in flight is reached
-	LineBusy        Code = "line_busy"       // tmp
-	LineFull        Code = "line_full"       // tmp
+	LineFull        Code = "line_full"       // the line has as many jobs as its protocol allows
 	RateLimited     Code = "rate_limited"    // too many requests
 )
 
@@ -78,6 +81,7 @@ var definitions = []definition{
 	{JobNotFound, http.StatusNotFound, "No such job"},
 	{StepNotFound, http.StatusNotFound, "No such step"},
 	{WorkNotFound, http.StatusNotFound, "No such work item"},
+	{LineNotFound, http.StatusNotFound, "No such line"},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here"},
 	{Conflict, http.StatusConflict, "Concurrent changes to the object interfered"},
 	{IllegalTransition, http.StatusConflict, "The current state does not allow this"},
@@ -86,6 +90,9 @@ var definitions = []definition{
 	{ContradictoryResult, http.StatusConflict, "The attempt already reported a different result"},
 	{RevConflict, http.StatusConflict, "The work item is at a different revision"},
 	{NotOwner, http.StatusConflict, "The work item has another owner"},
+	{LineBusy, http.StatusConflict, "The order key has a job already"},
+	{NotBlocking, http.StatusConflict, "The job does not block its line"},
+	{PredecessorRefused, http.StatusConflict, "A command before it with the same order key was refused"},
 	{TooLarge, http.StatusRequestEntityTooLarge, "The request is too large"},
 	{UnsupportedMediaType, http.StatusUnsupportedMediaType, "The content type is not supported"},
 	{PayloadInvalid, http.StatusUnprocessableEntity, "The payload does not match its schema"},
@@ -95,8 +102,7 @@ var definitions = []definition{
 	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key belongs to another command"},
 	{NotAfterPassed, http.StatusUnprocessableEntity, "The job would expire before it may begin"},
 	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
-	{LineBusy, http.StatusConflict, "The line has a job"},
-	{LineFull, http.StatusTooManyRequests, "The line is full"},
+	{LineFull, http.StatusTooManyRequests, "Too many jobs of the order key wait"},
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},
 	{Internal, http.StatusInternalServerError, "Internal error"},
 	{StoreUnavailable, http.StatusServiceUnavailable, "The store is unavailable"},

@@ -144,6 +144,8 @@ var rules = []Rule{
 	{"listJobWebhooks", get, "/v1/jobs/{jobId}/webhooks", []Role{Read}, Owned, false},
 	{"getJob", get, "/v1/jobs/{jobId}", []Role{Read}, Owned, false},
 
+	{"releaseLine", post, "/v1/lines/{lineId}:release", []Role{Submit}, Owned, true},
+
 	{"retryOutbox", post, "/v1/admin/outbox/retry", []Role{Admin}, Named, true},
 	{"listOutbox", get, "/v1/admin/outbox", []Role{Admin}, Named, false},
 	{"listFailures", get, "/v1/admin/failures", []Role{Read}, Named, false},

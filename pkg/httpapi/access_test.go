@@ -91,6 +91,7 @@ var asks = map[string]ask{
 	"listRejectedCallbacks": {"GET /v1/jobs/$job/rejected", ""},
 	"listJobWebhooks":       {"GET /v1/jobs/$cancelled/webhooks", ""},
 	"getJob":                {"GET /v1/jobs/$job", ""},
+	"releaseLine":           {"POST /v1/lines/$line:release", `{"jobId":"$blocker","reason":"known"}`},
 	"retryOutbox":           {"POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"$job"}`},
 	"listOutbox":            {"GET /v1/admin/outbox?tenant_id=t", ""},
 	"listFailures":          {"GET /v1/admin/failures?tenant_id=t", ""},

@@ -86,6 +86,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "pauseJob", Status: 409}:          asking("POST /v1/jobs/$failed:pause", ""),
 	{Operation: "resumeJob", Status: 409}:         asking("POST /v1/jobs/$failed:resume", ""),
 	{Operation: "rescheduleJob", Status: 409}:     asking("POST /v1/jobs/$job:reschedule", `{"delay_seconds":60}`),
+	{Operation: "releaseLine", Status: 409}:       asking("POST /v1/lines/$line:release", `{"jobId":"$job"}`),
 	{Operation: "rerunJob", Status: 409}:          asking("POST /v1/jobs/$job:rerun", ""),
 	{Operation: "replayWebhook", Status: 409}:     asking("POST /v1/admin/webhooks/$waiting:replay", ""),
 	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", operatorsBody("3", "x2")),

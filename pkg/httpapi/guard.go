@@ -74,6 +74,11 @@ func newGuard(config Config, respond *responder) *guard {
 				view, err := config.Queue.Get(ctx, id)
 				return owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
 			}},
+		{"lineId", &apierror.Error{Code: apierror.LineNotFound, Detail: "No job is in such a line."},
+			func(ctx context.Context, id string) (owner, error) {
+				tenantID, err := config.Ledger.LineTenant(ctx, id)
+				return owner{TenantID: tenantID}, ledger.Problem(err)
+			}},
 		{"operationId", missing("operation"), func(ctx context.Context, id string) (owner, error) {
 			found, err := config.Operations.Get(ctx, id, "", 1, "")
 			return owner{TenantID: found.Filter.TenantID}, err

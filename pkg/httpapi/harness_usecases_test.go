@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -243,6 +245,33 @@ func (h *harness) parked(t testing.TB) string {
 	return decoded[api.CommandAccepted](t, h.given(t, "POST /v1/commands", body)).JobID
 }
 
+// line is a line in which a job waits behind one that has failed. It returns the ids of the line and of that job.
+func (h *harness) line(t testing.TB) (id, blocker string) {
+	t.Helper()
+	ctx := t.Context()
+	h.commands++
+	key := fmt.Sprintf("line%d", h.commands)
+	var first *statemachine.Aggregate
+	for _, name := range []string{key + "a", key + "b"} {
+		cmd := ledgertest.Command(h.tenant, name)
+		cmd.Actor, cmd.Job.SchemaVersion, cmd.Job.Mode = string(api.ActorClient), "1", statemachine.ModeDefault
+		cmd.Steps[0].Routing.DecisionSource, cmd.Steps[0].Routing.ResolvedMode = "default", statemachine.ModeDefault
+		cmd.Job.InputRef, cmd.Job.OutputRef = json.RawMessage(`{"uri":"s3://in"}`), json.RawMessage(`{"uri":"s3://out"}`)
+		cmd.Job.Order = statemachine.Order{Key: key, Mode: statemachine.OrderFIFO, Blocks: true}
+		accepted := musttest.Make(t, func(cmd ledger.Command) (ledger.Accepted, error) { return h.ledger.Accept(ctx, cmd) }, cmd)
+		if first == nil {
+			agg, err := h.ledger.Job(ctx, accepted.Job.ID)
+			musttest.NoError(t, err)
+			first = agg
+		}
+	}
+	message, err := h.ledger.Message(ctx, first)
+	musttest.NoError(t, err)
+	_, err = h.ledger.Change(ctx, first.Job.ID, ledgertest.Ended(*message, statemachine.ResultFailedFinal, "bad_scan"), ledger.By(ledger.ActorPlatform, "r"))
+	musttest.NoError(t, err)
+	return first.Job.Place.Line, first.Job.ID
+}
+
 // retrying is a bulk retry of the tenant's jobs.
 func (h *harness) retrying(t testing.TB) string {
 	t.Helper()
@@ -274,7 +303,7 @@ var objects = []struct {
 
 // fill makes the objects that a request names, and inserts their ids. $claimed and $running
 // are a work item of the service ocr with the rev $rev; its directive belongs to the job
-// $of and has the lease $lease. The store does not fail while they are made.
+// $of and has the lease $lease. $line is a line that the job $blocker blocks. The store does not fail while they are made.
 func (h *harness) fill(t testing.TB, target, body string) (filledTarget, filledBody string) {
 	t.Helper()
 	hook := h.store.on(nil)
@@ -287,6 +316,10 @@ func (h *harness) fill(t testing.TB, target, body string) (filledTarget, filledB
 		item, directive := h.claimed(t, strings.Contains(text, "$running"))
 		text = strings.NewReplacer("$claimed", item.WorkID, "$running", item.WorkID, "$rev", strconv.FormatInt(item.Rev, 10),
 			"$of", directive.JobID, "$lease", directive.LeaseID).Replace(text)
+	}
+	if strings.Contains(text, "$line") || strings.Contains(text, "$blocker") {
+		line, blocker := h.line(t)
+		text = strings.NewReplacer("$line", line, "$blocker", blocker).Replace(text)
 	}
 	for _, object := range objects {
 		if strings.Contains(text, object.name) {

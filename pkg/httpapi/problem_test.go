@@ -50,6 +50,9 @@ var raised = map[apierror.Code][]string{
 	apierror.RevConflict:         {"POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat", "POST /v1/admin/work/$claimed:stall"},
 	apierror.NotOwner:            {"POST /v1/work/$claimed:start", "POST /v1/work/$running:complete", "POST /v1/work/$running:fail"},
 	apierror.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
+	apierror.LineNotFound:        {"POST /v1/lines/$line:release"},
+	apierror.NotBlocking:         {"POST /v1/lines/$line:release"},
+	apierror.LineFull:            {"POST /v1/commands", "POST /v1/orchestrate"},
 	apierror.RateLimited:         {"POST /v1/commands"},
 	apierror.Internal:            everything,
 	apierror.StoreUnavailable:    everything,
@@ -97,8 +100,9 @@ func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []apierror.Code{apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType}
 	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
+	lines := []apierror.Code{apierror.LineBusy, apierror.PredecessorRefused}
 	known := map[apierror.Code]bool{}
-	for _, code := range slices.Concat(frame, access) {
+	for _, code := range slices.Concat(frame, access, lines) {
 		known[code] = true
 	}
 	for _, code := range apierror.Codes() {

@@ -370,6 +370,15 @@ func Problem(err error) error {
 		return err
 	case errors.Is(err, ErrJobNotFound):
 		told.Code, told.Detail = apierror.JobNotFound, "There is no such job."
+	case errors.Is(err, ErrLineNotFound):
+		told.Code, told.Detail = apierror.LineNotFound, "No job is in such a line."
+	case errors.Is(err, ErrNotBlocking):
+		told.Code, told.Detail = apierror.NotBlocking, "The job does not block this line."
+	case errors.As(err, &busy):
+		told.Code, told.Detail = apierror.LineBusy, "Job "+busy.JobID+" of the same order key has not ended, or blocks its line."
+	case errors.Is(err, ErrLineFull):
+		told.Code, told.RetryAfter = apierror.LineFull, time.Second
+		told.Detail = "As many jobs of the order key wait as are allowed."
 	case errors.Is(err, ErrIdempotencyMismatch):
 		told.Code = apierror.IdempotencyMismatch
 		told.Detail = "The idempotency key was used before, for a command with another content."
@@ -381,12 +390,6 @@ func Problem(err error) error {
 	case errors.Is(err, ErrTenantLimit):
 		told.Code, told.RetryAfter = apierror.TenantLimit, time.Second
 		told.Detail = "The tenant's limit of jobs in flight is reached."
-	case errors.As(err, &busy):
-		told.Code = apierror.LineBusy
-		told.Detail = fmt.Sprintf("Job %s has a place in the line of the order key, and order_mode reject runs no job behind another.", busy.JobID)
-	case errors.Is(err, ErrLineFull):
-		told.Code, told.RetryAfter = apierror.LineFull, time.Second
-		told.Detail = "As many jobs wait in the line of the order key as the command's protocol allows."
 	case errors.Is(err, tablestore.ErrTooLarge):
 		told.Code, told.Detail = apierror.TooLarge, fmt.Sprintf("The request makes a row of more than %d bytes, or a change of more than "+
 			"%d: shorten its payload, references or texts.", tablestore.MaxRowBytes, tablestore.MaxBatchBytes)

@@ -25,7 +25,9 @@ type LineView struct {
 }
 
 // Blocked reports whether the line stands after a failure.
-func (v *LineView) Blocked() bool { return v.First != nil && v.First.Job.Standing() == statemachine.PlaceBlocks }
+func (v *LineView) Blocked() bool {
+	return v.First != nil && v.First.Job.Standing() == statemachine.PlaceBlocks
+}
 
 // Waiting returns how many jobs are behind the first.
 func (v *LineView) Waiting() int64 { return max(0, v.Places-1) }
@@ -40,6 +42,18 @@ func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
 		return nil, ErrLineNotFound
 	}
 	return l.viewLine(ctx, ln)
+}
+
+// LineTenant returns the tenant of a line. It returns [ErrLineNotFound].
+func (l *Ledger) LineTenant(ctx context.Context, id string) (string, error) {
+	ln, err := l.readLine(ctx, id)
+	if err == nil && ln.tag == "" {
+		err = ErrLineNotFound
+	}
+	if err != nil {
+		return "", err
+	}
+	return ln.TenantID, nil
 }
 
 // viewLine reads the first place of a line, and since when it is listed.

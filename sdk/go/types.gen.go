@@ -41,6 +41,7 @@ func (e Actor) Valid() bool {
 // Defines values for BlockerType.
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
+	BlockerTypeJob      BlockerType = "job"
 	BlockerTypePause    BlockerType = "pause"
 	BlockerTypeWorkItem BlockerType = "work_item"
 )
@@ -49,6 +50,8 @@ const (
 func (e BlockerType) Valid() bool {
 	switch e {
 	case BlockerTypeCircuit:
+		return true
+	case BlockerTypeJob:
 		return true
 	case BlockerTypePause:
 		return true
@@ -275,12 +278,17 @@ const (
 	ProblemCodeInvalidJSON              ProblemCode = "invalid_json"
 	ProblemCodeIssuerUnavailable        ProblemCode = "issuer_unavailable"
 	ProblemCodeJobNotFound              ProblemCode = "job_not_found"
+	ProblemCodeLineBusy                 ProblemCode = "line_busy"
+	ProblemCodeLineFull                 ProblemCode = "line_full"
+	ProblemCodeLineNotFound             ProblemCode = "line_not_found"
 	ProblemCodeMethodNotAllowed         ProblemCode = "method_not_allowed"
 	ProblemCodeNotAfterPassed           ProblemCode = "not_after_passed"
+	ProblemCodeNotBlocking              ProblemCode = "not_blocking"
 	ProblemCodeNotFound                 ProblemCode = "not_found"
 	ProblemCodeNotOwner                 ProblemCode = "not_owner"
 	ProblemCodeNothingToRun             ProblemCode = "nothing_to_run"
 	ProblemCodePayloadInvalid           ProblemCode = "payload_invalid"
+	ProblemCodePredecessorRefused       ProblemCode = "predecessor_refused"
 	ProblemCodeRateLimited              ProblemCode = "rate_limited"
 	ProblemCodeRefInvalid               ProblemCode = "ref_invalid"
 	ProblemCodeRevConflict              ProblemCode = "rev_conflict"
@@ -320,9 +328,17 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case ProblemCodeJobNotFound:
 		return true
+	case ProblemCodeLineBusy:
+		return true
+	case ProblemCodeLineFull:
+		return true
+	case ProblemCodeLineNotFound:
+		return true
 	case ProblemCodeMethodNotAllowed:
 		return true
 	case ProblemCodeNotAfterPassed:
+		return true
+	case ProblemCodeNotBlocking:
 		return true
 	case ProblemCodeNotFound:
 		return true
@@ -331,6 +347,8 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeNothingToRun:
 		return true
 	case ProblemCodePayloadInvalid:
+		return true
+	case ProblemCodePredecessorRefused:
 		return true
 	case ProblemCodeRateLimited:
 		return true
@@ -518,10 +536,12 @@ func (e StepState) Valid() bool {
 // Defines values for WaitingReason.
 const (
 	WaitingReasonBackoff     WaitingReason = "backoff"
+	WaitingReasonBehind      WaitingReason = "behind"
 	WaitingReasonCancelling  WaitingReason = "cancelling"
 	WaitingReasonCircuitOpen WaitingReason = "circuit_open"
 	WaitingReasonDelivered   WaitingReason = "delivered"
 	WaitingReasonJobPaused   WaitingReason = "job_paused"
+	WaitingReasonLineBlocked WaitingReason = "line_blocked"
 	WaitingReasonNoWorker    WaitingReason = "no_worker"
 	WaitingReasonPausing     WaitingReason = "pausing"
 	WaitingReasonPublishing  WaitingReason = "publishing"
@@ -530,12 +550,15 @@ const (
 	WaitingReasonScheduled   WaitingReason = "scheduled"
 	WaitingReasonScopePaused WaitingReason = "scope_paused"
 	WaitingReasonSilent      WaitingReason = "silent"
+	WaitingReasonStarting    WaitingReason = "starting"
 )
 
 // Valid indicates whether the value is a known member of the WaitingReason enum.
 func (e WaitingReason) Valid() bool {
 	switch e {
 	case WaitingReasonBackoff:
+		return true
+	case WaitingReasonBehind:
 		return true
 	case WaitingReasonCancelling:
 		return true
@@ -544,6 +567,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonDelivered:
 		return true
 	case WaitingReasonJobPaused:
+		return true
+	case WaitingReasonLineBlocked:
 		return true
 	case WaitingReasonNoWorker:
 		return true
@@ -560,6 +585,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonScopePaused:
 		return true
 	case WaitingReasonSilent:
+		return true
+	case WaitingReasonStarting:
 		return true
 	default:
 		return false
@@ -672,6 +699,7 @@ type Blocker struct {
 	// Type - pause: `id` is its `pause_id`.
 	// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 	// - work_item: `id` is the `work_id` of the item that a worker holds.
+	// - job: `id` is the job that is the first of the order key.
 	//
 	//
 	// Example: pause
@@ -681,6 +709,7 @@ type Blocker struct {
 // BlockerType - pause: `id` is its `pause_id`.
 // - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 // - work_item: `id` is the `work_id` of the item that a worker holds.
+// - job: `id` is the job that is the first of the order key.
 //
 // Example: pause
 type BlockerType string
@@ -2175,6 +2204,10 @@ type Waiting struct {
 	//
 	// - job_paused: the job is PAUSED; resume it.
 	// - scheduled: the job is QUEUED until its `not_before`.
+	// - line_blocked: the job is QUEUED. A job of its order key before it has failed; rerun or
+	//   release that one.
+	// - behind: the job is QUEUED until the jobs of its order key before it have ended.
+	// - starting: the job is QUEUED, and is about to begin.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
 	// - circuit_open: the step's topic, or the whole bus, is unavailable.
 	// - publishing: the directive is about to be published, usually within a second.
@@ -2211,6 +2244,10 @@ type Waiting struct {
 //
 //   - job_paused: the job is PAUSED; resume it.
 //   - scheduled: the job is QUEUED until its `not_before`.
+//   - line_blocked: the job is QUEUED. A job of its order key before it has failed; rerun or
+//     release that one.
+//   - behind: the job is QUEUED until the jobs of its order key before it have ended.
+//   - starting: the job is QUEUED, and is about to begin.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
 //   - circuit_open: the step's topic, or the whole bus, is unavailable.
 //   - publishing: the directive is about to be published, usually within a second.

@@ -666,6 +666,35 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/lines/{lineId}:release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a blocked line go on without a rerun
+         * @description The next job of the line begins, although the failed job before it was not repaired. The
+         *     failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
+         *     line. 409 `not_blocking` if that job does not block the line, as when it was released or its
+         *     rerun took its place.
+         */
+        post: operations["releaseLine"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/outbox/retry": {
         parameters: {
             query?: never;
@@ -1842,11 +1871,23 @@ export interface components {
             steps: components["schemas"]["Step"][];
         };
         /**
+         * @description - fifo: the job waits for the jobs of its order key.
+         *     - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
+         *     - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+         * @example fifo
+         * @enum {string}
+         */
+        OrderMode: "fifo" | "newest" | "reject";
+        /**
          * @description Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
          *     first thing that must end before the job can continue.
          *
          *     - job_paused: the job is PAUSED; resume it.
          *     - scheduled: the job is QUEUED until its `not_before`.
+         *     - line_blocked: the job is QUEUED. A job of its order key before it has failed; rerun or
+         *       release that one.
+         *     - behind: the job is QUEUED until the jobs of its order key before it have ended.
+         *     - starting: the job is QUEUED, and is about to begin.
          *     - scope_paused: a pause of dispatch covers the step, and no worker has it.
          *     - circuit_open: the step's topic, or the whole bus, is unavailable.
          *     - publishing: the directive is about to be published, usually within a second.
@@ -1863,7 +1904,7 @@ export interface components {
          * @example scope_paused
          * @enum {string}
          */
-        WaitingReason: "job_paused" | "scheduled" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "cancelling" | "pausing";
+        WaitingReason: "job_paused" | "scheduled" | "line_blocked" | "behind" | "starting" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "cancelling" | "pausing";
         /**
          * @description What a live job waits for.
          * @example {
@@ -1905,10 +1946,11 @@ export interface components {
              * @description - pause: `id` is its `pause_id`.
              *     - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
              *     - work_item: `id` is the `work_id` of the item that a worker holds.
+             *     - job: `id` is the job that is the first of the order key.
              * @example pause
              * @enum {string}
              */
-            type: "pause" | "circuit" | "work_item";
+            type: "pause" | "circuit" | "work_item" | "job";
             /**
              * @description Its id.
              * @example service:ocr
@@ -2049,6 +2091,82 @@ export interface components {
              * @example Wrong document.
              */
             reason?: string;
+        };
+        /** @description Names the job that blocks the line. */
+        ReleaseRequest: {
+            /**
+             * @description The failed job, the `head` of the line. It must be named so that nobody releases a job that
+             *     failed since.
+             * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+             */
+            jobId: string;
+            /**
+             * @description For the histories of the released job and of the next one.
+             * @example The document was corrected by hand.
+             */
+            reason?: string;
+        };
+        /**
+         * @description A line is `blocked` while its first job has failed and was neither rerun nor released; its
+         *     other jobs wait. Otherwise it is `moving`.
+         * @example blocked
+         * @enum {string}
+         */
+        LineState: "blocked" | "moving";
+        /** @description The first job of a line. */
+        LineHead: {
+            /**
+             * @description The job.
+             * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+             */
+            jobId: string;
+            state: components["schemas"]["JobState"];
+            /**
+             * @description Why it failed.
+             * @example lease_expired
+             */
+            error_code?: string;
+        };
+        /**
+         * @description The jobs of one tenant and order key, which run one after the other. A line exists as long
+         *     as a job is in it.
+         */
+        Line: {
+            /**
+             * @description The line's id, the same whenever the tenant uses this key.
+             * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+             */
+            line_id: string;
+            /**
+             * @description The tenant.
+             * @example tenant_a
+             */
+            tenant_id: string;
+            /**
+             * @description The order key of its jobs.
+             * @example customer-42
+             */
+            order_key: string;
+            state: components["schemas"]["LineState"];
+            /**
+             * Format: int64
+             * @description How many jobs are after the first one.
+             * @example 41
+             */
+            waiting: number;
+            /**
+             * Format: date-time
+             * @description When jobs began to wait in the line; absent if none has waited.
+             * @example 2026-01-27T10:02:01.250Z
+             */
+            since?: string;
+            head?: components["schemas"]["LineHead"];
+            /**
+             * Format: date-time
+             * @description When the line was read.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            as_of: string;
         };
         /** @description The dates to change. A request names at least one. */
         RescheduleRequest: {
@@ -5747,7 +5865,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -5833,8 +5951,8 @@ export interface components {
             };
         };
         /**
-         * @description `job_not_found`, `step_not_found` or `work_not_found`; also if the object
-         *     belongs to another tenant. `not_found` if this server has no pull queue.
+         * @description `job_not_found`, `step_not_found`, `work_not_found` or `line_not_found`; also if the
+         *     object belongs to another tenant. `not_found` if this server has no pull queue.
          */
         NotFound: {
             headers: {
@@ -5846,9 +5964,10 @@ export interface components {
         };
         /**
          * @description `illegal_transition`, `nothing_to_run`, `stale_attempt`, `contradictory_result`,
-         *     `rev_conflict`, `not_owner`, or `conflict` if concurrent requests kept
-         *     changing the same object; only after `conflict` may the same request be
-         *     repeated.
+         *     `rev_conflict`, `not_owner`, `line_busy`, `not_blocking`, `predecessor_refused`, or
+         *     `conflict` if concurrent requests kept changing the same object. After `conflict` the
+         *     same request may be repeated at once, after `predecessor_refused` once the command before
+         *     it is accepted, and after `line_busy` once the job that `detail` names has ended.
          */
         Conflict: {
             headers: {
@@ -5893,7 +6012,8 @@ export interface components {
             };
         };
         /**
-         * @description `tenant_limit`: the tenant's limit of jobs in flight is reached. `rate_limited`: the
+         * @description `tenant_limit`: the tenant's limit of jobs in flight is reached. `line_full`: so many jobs
+         *     of the order key wait as the protocol's `max_waiting` allows. `rate_limited`: the
          *     caller or the tenant sends too many requests, or the caller already has its share of
          *     waiting requests or streams. Nothing was done.
          */
@@ -5981,6 +6101,11 @@ export interface components {
          * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
          */
         WorkId: string;
+        /**
+         * @description The line's `line_id`, which its jobs have.
+         * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+         */
+        LineId: string;
         /**
          * @description The operation's `operation_id`.
          * @example 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
@@ -6999,6 +7124,46 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    releaseLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReleaseRequest"];
+            };
+        };
+        responses: {
+            /** @description The line after the release. If no job is left in it, nothing waits and it has no head. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Line"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
