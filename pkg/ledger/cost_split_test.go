@@ -237,6 +237,38 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	})
 }
 
+// A look is a part of what follows a commit: no client or worker waits for it. The numbers do not depend on
+// how many jobs wait in the line.
+func TestCost_OfALineOnAStoreThatOnlyKnowsBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &costlyWorker{}
+		b, check := meteredLedger(t, ledger.Config{Ready: w.offered})
+		w.bundle = b
+		accept := func(name string) func() {
+			return func() {
+				cmd := ordinary(name)
+				cmd.Job.Order = statemachine.Order{Key: "doc", Mode: statemachine.OrderFIFO, Blocks: true}
+				cmd.Steps = cmd.Steps[:1]
+				b.MustAccept(cmd)
+			}
+		}
+		b.MustAccept(ordinary("before")) // The tenant's first, of a new kind.
+		check([]costly{
+			{"a command whose line is empty", accept("a"), spent{Before: 6, Commit: 1, Reads: 1}},
+			{"the first that waits, whose look lists the line", accept("b"), spent{Before: 5, Commit: 1, After: 3, Reads: 3}},
+		})
+		for i := range 200 {
+			accept(fmt.Sprint("more ", i))()
+		}
+		check([]costly{
+			{"another that waits", accept("c"), spent{Before: 5, Commit: 1, After: 1, Reads: 3}},
+			{"a claim with start", w.claim(t, true), spent{Before: 1, Commit: 1, After: 1}},
+			{"complete, with the turn of the next job", w.complete(t), spent{Before: 1, Commit: 2, After: 4, Reads: 4}},
+		})
+	})
+}
+
 // costlyWorker is a worker of the pull queue, with the item that it holds.
 type costlyWorker struct {
 	*bundle

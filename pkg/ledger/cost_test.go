@@ -28,6 +28,18 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 			t.Errorf("an accept cost %+v", spent)
 		}
 	})
+	t.Run("so does one in a line, with a read of LINE", func(t *testing.T) {
+		for _, name := range []string{"first", "second", "third"} {
+			counter.Reset()
+			cmd := command(name)
+			cmd.Job.Order = statemachine.Order{Key: "doc", Mode: statemachine.OrderFIFO, Blocks: true}
+			l.Submit(cmd)
+			if spent := counter.Counts(); spent.Gets != 1 || spent.Scans != 0 || spent.Commits != 1 {
+				t.Errorf("an accept cost %+v", spent)
+			}
+		}
+		l.Submit(command("yet another"))
+	})
 	t.Run("a change costs one write", func(t *testing.T) {
 		message := l.Handoff.Last()
 		counter.Reset()
