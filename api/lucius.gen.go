@@ -535,6 +535,27 @@ func (e OperationKind) Valid() bool {
 	}
 }
 
+// Defines values for OrderMode.
+const (
+	OrderModeFifo   OrderMode = "fifo"
+	OrderModeNewest OrderMode = "newest"
+	OrderModeReject OrderMode = "reject"
+)
+
+// Valid indicates whether the value is a known member of the OrderMode enum.
+func (e OrderMode) Valid() bool {
+	switch e {
+	case OrderModeFifo:
+		return true
+	case OrderModeNewest:
+		return true
+	case OrderModeReject:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for OutboxState.
 const (
 	OutboxStateFailedFinal OutboxState = "FAILED_FINAL"
@@ -1631,6 +1652,19 @@ type Command struct {
 	// Example: 2026-01-28T02:00:00.000Z
 	NotBefore Time `json:"not_before,omitempty,omitzero"`
 
+	// OrderKey The jobs of one tenant and order key run one after the other. It replaces the key that
+	// the protocol takes from the command, without the protocol's prefix. Keys are compared
+	// byte by byte. Neither key nor mode is part of the idempotency hash: a repeated command
+	// keeps its first ones.
+	//
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key,omitempty,omitzero"`
+
+	// OrderMode What the job does about the jobs of its key that wait; it replaces the protocol's mode.
+	// A command without a key has none (400).
+	OrderMode OrderMode `json:"order_mode,omitempty,omitzero"`
+
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
 	// (413 `too_large`).
@@ -2481,7 +2515,8 @@ type Job struct {
 
 	// ErrorCode Why the job failed: the platform's code as given, or one of Lucius'
 	// own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-	// `step_timeout`, `expired`, `cancelled`.
+	// `step_timeout`, `expired`, `cancelled`, or `superseded` if it was cancelled for a newer
+	// job of its order key.
 	//
 	//
 	// Example: ack_timeout
@@ -2522,6 +2557,11 @@ type Job struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
+	// LineID The line of the tenant and key, in which the job has its place.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id,omitempty,omitzero"`
+
 	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
@@ -2538,6 +2578,14 @@ type Job struct {
 	//
 	// Example: 2026-01-28T02:00:00.000Z
 	NotBefore Time `json:"not_before,omitempty,omitzero"`
+
+	// OrderKey The jobs of this tenant and key run one after the other; absent if the job has none.
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key,omitempty,omitzero"`
+
+	// OrderMode What the job does about the jobs of its key that wait; absent without a key.
+	OrderMode OrderMode `json:"order_mode,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -3331,6 +3379,13 @@ type OperationSample struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 }
+
+// OrderMode - fifo: the job waits for the jobs of its order key.
+// - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
+// - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+//
+// Example: fifo
+type OrderMode string
 
 // OutboxPage One page of outbox rows.
 type OutboxPage struct {
@@ -7078,6 +7133,11 @@ type ClientInterface interface {
 	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
+	// Commands of one tenant and order key are accepted one after another, in the order of the
+	// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+	// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+	// the same order.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
@@ -7088,6 +7148,11 @@ type ClientInterface interface {
 	// Each command is accepted or refused independently, in any order. Its result, at the same
 	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
+	//
+	// Commands of one tenant and order key are accepted one after another, in the order of the
+	// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+	// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+	// the same order.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -8648,6 +8713,11 @@ func (c *Client) SubmitCommand(ctx context.Context, params *SubmitCommandParams,
 // index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 // in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
+// Commands of one tenant and order key are accepted one after another, in the order of the
+// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+// the same order.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
@@ -8668,6 +8738,11 @@ func (c *Client) SubmitBatchWithBody(ctx context.Context, contentType string, bo
 // Each command is accepted or refused independently, in any order. Its result, at the same
 // index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 // in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
+//
+// Commands of one tenant and order key are accepted one after another, in the order of the
+// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+// the same order.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -13592,6 +13667,11 @@ type ClientWithResponsesInterface interface {
 	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
+	// Commands of one tenant and order key are accepted one after another, in the order of the
+	// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+	// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+	// the same order.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
@@ -13602,6 +13682,11 @@ type ClientWithResponsesInterface interface {
 	// Each command is accepted or refused independently, in any order. Its result, at the same
 	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
+	//
+	// Commands of one tenant and order key are accepted one after another, in the order of the
+	// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+	// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+	// the same order.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16145,6 +16230,8 @@ type SubmitCommandResponse struct {
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
 	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
 	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
 	ApplicationProblemJSON413 *TooLarge
 	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
@@ -17083,6 +17170,8 @@ type OrchestrateResponse struct {
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
 	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
 	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
 	ApplicationProblemJSON413 *TooLarge
 	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
@@ -18711,6 +18800,11 @@ func (c *ClientWithResponses) SubmitCommandWithResponse(ctx context.Context, par
 // index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 // in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
+// Commands of one tenant and order key are accepted one after another, in the order of the
+// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+// the same order.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
@@ -18727,6 +18821,11 @@ func (c *ClientWithResponses) SubmitBatchWithBodyWithResponse(ctx context.Contex
 // Each command is accepted or refused independently, in any order. Its result, at the same
 // index, has the status and body that `POST /v1/commands` would have returned. Keys belong
 // in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
+//
+// Commands of one tenant and order key are accepted one after another, in the order of the
+// array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+// the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+// the same order.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -23328,6 +23427,13 @@ func ParseSubmitCommandResponse(rsp *http.Response) (*SubmitCommandResponse, err
 		}
 		response.ApplicationProblemJSON403 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest TooLarge
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -25159,6 +25265,13 @@ func ParseOrchestrateResponse(rsp *http.Response) (*OrchestrateResponse, error) 
 			return nil, err
 		}
 		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest TooLarge

@@ -160,16 +160,19 @@ func exitCodeOf(status int32) int {
 
 // hints say what to do about problems whose detail does not say it.
 var hints = map[apierror.Code]string{
-	apierror.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
-	apierror.Forbidden:         "ask for a token that covers this",
-	apierror.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
-	apierror.RateLimited:       "wait a moment and repeat the command",
-	apierror.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
-	apierror.StoreUnavailable:  "repeat the command when it is back",
-	apierror.IssuerUnavailable: "repeat the command when it is back",
-	apierror.ShuttingDown:      "repeat the command",
-	apierror.Conflict:          "repeat the command",
-	apierror.Internal:          "the server's log says more",
+	apierror.Unauthenticated:    "give a token with --token-file, LUCIUS_TOKEN or a context",
+	apierror.Forbidden:          "ask for a token that covers this",
+	apierror.JobNotFound:        "check the id; lucius jobs list shows the jobs that you may read",
+	apierror.RateLimited:        "wait a moment and repeat the command",
+	apierror.TenantLimit:        "wait until jobs of the tenant have ended, and repeat the command",
+	apierror.LineFull:           "wait until jobs of the order key have ended, and repeat the command",
+	apierror.LineBusy:           "wait until that job has ended, and repeat the command",
+	apierror.PredecessorRefused: "repeat the command once the one before it is accepted",
+	apierror.StoreUnavailable:   "repeat the command when it is back",
+	apierror.IssuerUnavailable:  "repeat the command when it is back",
+	apierror.ShuttingDown:       "repeat the command",
+	apierror.Conflict:           "repeat the command",
+	apierror.Internal:           "the server's log says more",
 }
 
 // unreachable returns the error for a request without a response.

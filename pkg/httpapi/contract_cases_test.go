@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
@@ -87,6 +88,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "resumeJob", Status: 409}:         asking("POST /v1/jobs/$failed:resume", ""),
 	{Operation: "rescheduleJob", Status: 409}:     asking("POST /v1/jobs/$job:reschedule", `{"delay_seconds":60}`),
 	{Operation: "releaseLine", Status: 409}:       asking("POST /v1/lines/$line:release", `{"jobId":"$job"}`),
+	{Operation: "submitCommand", Status: 409}:     busyLine("submitCommand"),
+	{Operation: "orchestrate", Status: 409}:       busyLine("orchestrate"),
 	{Operation: "rerunJob", Status: 409}:          asking("POST /v1/jobs/$job:rerun", ""),
 	{Operation: "replayWebhook", Status: 409}:     asking("POST /v1/admin/webhooks/$waiting:replay", ""),
 	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", operatorsBody("3", "x2")),
@@ -228,6 +231,16 @@ func defective(operation string) situation {
 		t.Helper()
 		asked := accepting(t, g, operation)
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.CallerLimit = new(auth.Limiter) })
+		return asked
+	}
+}
+
+// busyLine is the situation in which the ledger refuses a command for its line.
+func busyLine(operation string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		asked := accepting(t, g, operation)
+		g.store.fail(apierror.Newf(apierror.LineBusy, "Job %s is in the line.", noJob))
 		return asked
 	}
 }

@@ -383,6 +383,7 @@ func JobOf(v *search.Shown) api.Job {
 		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent,
 		RerunOf: j.RerunOf, RerunEdits: j.RerunEdits, SupersededBy: v.SupersededBy,
 		NotBefore: api.NewTime(j.NotBefore), NotAfter: api.NewTime(j.NotAfter),
+		OrderKey: j.Order.Key, OrderMode: api.OrderMode(j.Order.Mode), LineID: j.Place.Line,
 		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
 		Waiting: waitingOf(v), Steps: stepsOf(v),

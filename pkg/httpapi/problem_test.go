@@ -52,6 +52,7 @@ var raised = map[apierror.Code][]string{
 	apierror.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
 	apierror.LineNotFound:        {"POST /v1/lines/$line:release"},
 	apierror.NotBlocking:         {"POST /v1/lines/$line:release"},
+	apierror.LineBusy:            {"POST /v1/commands", "POST /v1/orchestrate"},
 	apierror.LineFull:            {"POST /v1/commands", "POST /v1/orchestrate"},
 	apierror.RateLimited:         {"POST /v1/commands"},
 	apierror.Internal:            everything,
@@ -100,7 +101,7 @@ func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []apierror.Code{apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType}
 	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
-	lines := []apierror.Code{apierror.LineBusy, apierror.PredecessorRefused}
+	lines := []apierror.Code{apierror.PredecessorRefused}
 	known := map[apierror.Code]bool{}
 	for _, code := range slices.Concat(frame, access, lines) {
 		known[code] = true

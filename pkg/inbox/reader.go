@@ -180,6 +180,8 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	case apierror.Internal:
 		outcome.Wait, outcome.Unsure = waitOf(fault, command.Tries), true
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
+	case apierror.LineFull: // The tenant's other commands go on.
+		outcome.Wait = waitOf(fault, command.Tries)
 	case apierror.UnknownRequestType, apierror.SchemaVersionUnsupported, apierror.PayloadInvalid:
 		if time.Since(command.SubmittedAt) < r.cfg.Grace {
 			outcome.Wait = waitOf(fault, command.Tries)

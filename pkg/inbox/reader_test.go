@@ -64,6 +64,8 @@ func TestReader_SeparatesRefusedFromWaitingCommands(t *testing.T) {
 		"at a limit":  {&apierror.Error{Code: apierror.TenantLimit}, 2, inbox.Outcome{Problem: &apierror.Error{Code: apierror.TenantLimit}, PutBack: true}},
 		"no store":    {&apierror.Error{Code: apierror.StoreUnavailable}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.StoreUnavailable}, Wait: time.Second, Unsure: true}},
 		"often tried": {&apierror.Error{Code: apierror.Conflict}, 90, inbox.Outcome{Problem: &apierror.Error{Code: apierror.Conflict}, Wait: 30 * time.Second, Unsure: true}},
+		"a full line": {&apierror.Error{Code: apierror.LineFull}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.LineFull}, Wait: time.Second}},
+		"a busy line": {&apierror.Error{Code: apierror.LineBusy}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.LineBusy}}},
 		"at a rate":   {&apierror.Error{Code: apierror.RateLimited}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.RateLimited}, PutBack: true}},
 		"told when": {&apierror.Error{Code: apierror.ShuttingDown, RetryAfter: time.Hour}, 0,
 			inbox.Outcome{Problem: &apierror.Error{Code: apierror.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour, Unsure: true}},
@@ -101,7 +103,7 @@ func TestReader_SeparatesRefusedFromWaitingCommands(t *testing.T) {
 	for range cases {
 		counts[<-observed]++
 	}
-	if diff := cmp.Diff(map[inbox.Decision]int{inbox.Accepts: 1, inbox.Refuses: 1, inbox.Waits: 7}, counts); diff != "" {
+	if diff := cmp.Diff(map[inbox.Decision]int{inbox.Accepts: 1, inbox.Refuses: 2, inbox.Waits: 8}, counts); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -266,6 +266,27 @@ func (e Mode) Valid() bool {
 	}
 }
 
+// Defines values for OrderMode.
+const (
+	OrderModeFifo   OrderMode = "fifo"
+	OrderModeNewest OrderMode = "newest"
+	OrderModeReject OrderMode = "reject"
+)
+
+// Valid indicates whether the value is a known member of the OrderMode enum.
+func (e OrderMode) Valid() bool {
+	switch e {
+	case OrderModeFifo:
+		return true
+	case OrderModeNewest:
+		return true
+	case OrderModeReject:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ProblemCode.
 const (
 	ProblemCodeConflict                 ProblemCode = "conflict"
@@ -927,6 +948,19 @@ type Command struct {
 	// Example: 2026-01-28T02:00:00.000Z
 	NotBefore time.Time `json:"not_before,omitempty,omitzero"`
 
+	// OrderKey The jobs of one tenant and order key run one after the other. It replaces the key that
+	// the protocol takes from the command, without the protocol's prefix. Keys are compared
+	// byte by byte. Neither key nor mode is part of the idempotency hash: a repeated command
+	// keeps its first ones.
+	//
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key,omitempty,omitzero"`
+
+	// OrderMode What the job does about the jobs of its key that wait; it replaces the protocol's mode.
+	// A command without a key has none (400).
+	OrderMode OrderMode `json:"order_mode,omitempty,omitzero"`
+
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
 	// (413 `too_large`).
@@ -1355,7 +1389,8 @@ type Job struct {
 
 	// ErrorCode Why the job failed: the platform's code as given, or one of Lucius'
 	// own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-	// `step_timeout`, `expired`, `cancelled`.
+	// `step_timeout`, `expired`, `cancelled`, or `superseded` if it was cancelled for a newer
+	// job of its order key.
 	//
 	//
 	// Example: ack_timeout
@@ -1396,6 +1431,11 @@ type Job struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
+	// LineID The line of the tenant and key, in which the job has its place.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id,omitempty,omitzero"`
+
 	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
@@ -1412,6 +1452,14 @@ type Job struct {
 	//
 	// Example: 2026-01-28T02:00:00.000Z
 	NotBefore time.Time `json:"not_before,omitempty,omitzero"`
+
+	// OrderKey The jobs of this tenant and key run one after the other; absent if the job has none.
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key,omitempty,omitzero"`
+
+	// OrderMode What the job does about the jobs of its key that wait; absent without a key.
+	OrderMode OrderMode `json:"order_mode,omitempty,omitzero"`
 
 	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -1644,6 +1692,13 @@ type Mode string
 
 // NullableRef A reference, see `Ref` and `ReportedRef`, or null.
 type NullableRef = Reference
+
+// OrderMode - fifo: the job waits for the jobs of its order key.
+// - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
+// - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+//
+// Example: fifo
+type OrderMode string
 
 // Payload Opaque to Lucius, except for the JSON Schema of each step.
 //

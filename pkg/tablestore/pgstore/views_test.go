@@ -118,6 +118,24 @@ func TestJobIDAt(t *testing.T) {
 	}
 }
 
+// TestViews_ShowTheOrderOfAJob reads its order key and mode, and the id of its line from its place.
+func TestViews_ShowTheOrderOfAJob(t *testing.T) {
+	t.Parallel()
+	database := postgrestest.Database(t)
+	l, _ := replica(t, database)
+	command := ledgertest.Command("t", "k")
+	command.Job.Order = statemachine.Order{Key: "customer:42", Mode: statemachine.OrderNewest}
+	ordered, other := l.Submit(command), l.Submit(ledgertest.Command("t", "other"))
+	place := statemachine.Place{Line: "ab12", Epoch: "e", Seq: 7}
+	execute(t, database, "UPDATE lucius.rows SET props = jsonb_set(props, '{place}', '\""+place.String()+"\"') WHERE row = 'JOB' AND part = '"+ordered+"'")
+	for id, want := range map[string]string{ordered: "customer:42 newest ab12", other: ""} {
+		var got string
+		if query(t, database, "SELECT concat_ws(' ', order_key, order_mode, line_id) FROM lucius.jobs WHERE job_id = '"+id+"'", &got); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestViews_ShowWhatARerunCorrects reads the tags, the corrections and the outcomes of steps with SQL.
 func TestViews_ShowWhatARerunCorrects(t *testing.T) {
 	t.Parallel()

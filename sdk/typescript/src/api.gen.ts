@@ -61,6 +61,11 @@ export interface paths {
          * @description Each command is accepted or refused independently, in any order. Its result, at the same
          *     index, has the status and body that `POST /v1/commands` would have returned. Keys belong
          *     in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
+         *
+         *     Commands of one tenant and order key are accepted one after another, in the order of the
+         *     array. Once one of them fails for a reason that passes (429, 503, or an unknown outcome),
+         *     the later ones are not tried: 409 `predecessor_refused`. Repeat them together with it, in
+         *     the same order.
          */
         post: operations["submitBatch"];
         delete?: never;
@@ -1654,6 +1659,19 @@ export interface components {
              * @example 2026-01-28T06:00:00.000Z
              */
             not_after?: string;
+            /**
+             * @description The jobs of one tenant and order key run one after the other. It replaces the key that
+             *     the protocol takes from the command, without the protocol's prefix. Keys are compared
+             *     byte by byte. Neither key nor mode is part of the idempotency hash: a repeated command
+             *     keeps its first ones.
+             * @example customer-42
+             */
+            order_key?: string;
+            /**
+             * @description What the job does about the jobs of its key that wait; it replaces the protocol's mode.
+             *     A command without a key has none (400).
+             */
+            order_mode?: components["schemas"]["OrderMode"];
             workspace_ref?: components["schemas"]["Ref"];
             /**
              * @description The client's own id for its logs; generated if absent.
@@ -1782,7 +1800,8 @@ export interface components {
             /**
              * @description Why the job failed: the platform's code as given, or one of Lucius'
              *     own: `ack_timeout`, `dispatch_exhausted`, `lease_expired`,
-             *     `step_timeout`, `expired`, `cancelled`.
+             *     `step_timeout`, `expired`, `cancelled`, or `superseded` if it was cancelled for a newer
+             *     job of its order key.
              * @example ack_timeout
              */
             error_code?: string;
@@ -1857,6 +1876,18 @@ export interface components {
              * @example 2026-01-28T06:00:00.000Z
              */
             not_after?: string;
+            /**
+             * @description The jobs of this tenant and key run one after the other; absent if the job has none.
+             * @example customer-42
+             */
+            order_key?: string;
+            /** @description What the job does about the jobs of its key that wait; absent without a key. */
+            order_mode?: components["schemas"]["OrderMode"];
+            /**
+             * @description The line of the tenant and key, in which the job has its place.
+             * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+             */
+            line_id?: string;
             /**
              * @description The job that reruns this one. If this one failed, it is then no longer an open
              *     failure: its rerun is under way, or has its own outcome. A
@@ -6217,6 +6248,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
+            409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];
@@ -6254,6 +6286,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
+            409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];

@@ -48,6 +48,9 @@ CREATE VIEW lucius.jobs AS SELECT
     lucius.document(props->'final_output') AS final_output,
     lucius.at(props->'not_before') AS not_before,
     lucius.at(props->'not_after') AS not_after,
+    props->>'order_key' AS order_key,
+    props->>'order_mode' AS order_mode,
+    nullif(split_part(props->>'place', ':', 1), '') AS line_id,
     lucius.at(props->'created_at') AS created_at,
     lucius.at(props->'updated_at') AS updated_at,
     lucius.at(props->'completed_at') AS completed_at
