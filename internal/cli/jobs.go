@@ -80,7 +80,8 @@ var jobStates = []string{
 
 // waitingReasons are the reasons that live jobs wait for.
 var waitingReasons = []string{
-	string(api.WaitingReasonJobPaused), string(api.WaitingReasonScheduled),
+	string(api.WaitingReasonJobPaused), string(api.WaitingReasonScheduled), string(api.WaitingReasonLineBlocked),
+	string(api.WaitingReasonBehind), string(api.WaitingReasonStarting),
 	string(api.WaitingReasonScopePaused), string(api.WaitingReasonCircuitOpen),
 	string(api.WaitingReasonPublishing), string(api.WaitingReasonNoWorker), string(api.WaitingReasonQueued),
 	string(api.WaitingReasonDelivered), string(api.WaitingReasonRunning), string(api.WaitingReasonSilent),
@@ -200,6 +201,9 @@ func showJob(p *page, job api.Job) {
 		"tags", job.Tags.String(),
 		"correlation", job.CorrelationID,
 		"key", job.IdempotencyKey,
+		"order key", job.OrderKey,
+		"order mode", string(job.OrderMode),
+		"line", job.LineID,
 		"accepted", p.ago(job.CreatedAt.Time),
 		"not before", p.date(job.NotBefore),
 		"not after", p.date(job.NotAfter),

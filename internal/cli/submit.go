@@ -27,7 +27,8 @@ import (
 
 // submission holds the flags of lucius submit.
 type submission struct {
-	dates
+	dates dates
+	order ordering
 
 	again, wait bool
 	timeout     time.Duration
@@ -41,11 +42,13 @@ func (t *tool) submit() *cobra.Command {
 		long: "Submits the commands in a file, or on standard input if FILE is -: one JSON object, an array, or\n" +
 			"consecutive objects, such as JSON lines. A command without an idempotency_key gets one derived from its\n" +
 			"text, so submitting it again creates no second job, unless with --again. The flags --at, --in and --expires\n" +
-			"set the dates of all commands, and are not part of such a key: a repeated command keeps its first dates.\n\n" +
+			"set the dates of all commands, --order-key and --order-mode their line. They are not part of such a key: a\n" +
+			"repeated command keeps its first ones. Commands are sent in their order in the file.\n\n" +
 			"With -o json or yaml, one command prints its receipt, and many print the batch's results; with --wait,\n" +
 			"the job or a page of jobs.",
 		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json\n" +
-			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n  lucius submit command.json --in 90m",
+			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n  lucius submit command.json --in 90m\n" +
+			"  lucius submit commands.jsonl --order-key customer-42",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if o.timeout != 0 && !o.wait {
 			return usagef("--timeout needs --wait")
@@ -54,7 +57,7 @@ func (t *tool) submit() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := o.add(s, commands); err != nil {
+		if err := errors.Join(o.dates.add(s, commands), o.order.add(commands)); err != nil {
 			return err
 		}
 		if len(commands) == 1 {
@@ -68,7 +71,8 @@ func (t *tool) submit() *cobra.Command {
 	})
 	cmd.ValidArgsFunction = nil // The shell completes files.
 	flags := cmd.Flags()
-	o.register(flags)
+	o.dates.register(flags)
+	o.order.register(cmd)
 	flags.BoolVar(&o.again, "again", false, "create new jobs, even for commands that were submitted before")
 	flags.BoolVar(&o.wait, "wait", false, "wait for the jobs to end; exits with 1 if one does not succeed")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 means forever")
@@ -206,32 +210,27 @@ const (
 	// batchBytes bounds a batch, well below the server's default limit of a body. A batch
 	// also has at most MaxBatch commands.
 	batchBytes = 512 << 10
-	// parallelism is how many batches, or waits for jobs, are in progress at a time.
+	// parallelism is how many waits for jobs are in progress at a time.
 	parallelism = 4
 )
 
-// submitMany submits the commands in batches, and prints their outcomes.
+// submitMany submits the commands in batches, and prints their outcomes. It sends one batch after the
+// other: the protocol may give commands of several batches the same order key.
 func (s *session) submitMany(ctx context.Context, commands []command, o *submission) error {
 	results := make([]api.BatchItem, len(commands))
 	progress := s.progress("submitted", len(commands))
-	sending, within := errgroup.WithContext(ctx)
-	sending.SetLimit(parallelism)
-	for from, to := 0, 0; from < len(commands); from = to {
+	var err error
+	for from, to := 0, 0; err == nil && from < len(commands); from = to {
 		size := 0
 		for to < len(commands) && to-from < api.MaxBatch && (to == from || size+len(commands[to].text) <= batchBytes) {
 			size += len(commands[to].text)
 			to++
 		}
-		first, end := from, to
-		sending.Go(func() error {
-			err := s.repeat(within, func() error { return s.submitBatch(within, commands[first:end], results[first:end]) })
-			if err == nil {
-				progress.add(end - first)
-			}
-			return err
-		})
+		err = s.repeat(ctx, func() error { return s.submitBatch(ctx, commands[from:to], results[from:to]) })
+		if err == nil {
+			progress.add(to - from)
+		}
 	}
-	err := sending.Wait()
 	progress.end()
 	if err != nil {
 		todo := "repeating lucius submit creates no second job"
@@ -249,13 +248,14 @@ func (s *session) submitMany(ctx context.Context, commands []command, o *submiss
 }
 
 // submitBatch submits the commands that have no final result yet. Its exit code is
-// [ExitUnavailable] if the server was too busy for some of them.
+// [ExitUnavailable] if the server was too busy for some of them. Those with their order key after
+// them are then open, too.
 func (s *session) submitBatch(ctx context.Context, commands []command, results []api.BatchItem) error {
 	var open []int
 	var body bytes.Buffer
 	body.WriteString(`{"commands":[`)
 	for i := range commands {
-		if again(results[i].Status) {
+		if again(&results[i]) {
 			if len(open) > 0 {
 				body.WriteByte(',')
 			}
@@ -274,7 +274,10 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 			return err
 		}
 		half := len(commands) / 2
-		return errors.Join(s.submitBatch(ctx, commands[:half], results[:half]), s.submitBatch(ctx, commands[half:], results[half:]))
+		if err := s.submitBatch(ctx, commands[:half], results[:half]); err != nil {
+			return err
+		}
+		return s.submitBatch(ctx, commands[half:], results[half:])
 	}
 	if err != nil {
 		return err
@@ -283,7 +286,8 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 		return &Error{Code: ExitUnavailable, Err: errors.New("the server answered a different number of commands than it was sent")}
 	}
 	for i, result := range answer.Results {
-		if results[open[i]] = result; again(result.Status) && result.Error != nil {
+		results[open[i]] = result
+		if mayPass(result.Status) && result.Error != nil {
 			err = problemError(result.Error)
 		}
 	}
@@ -299,7 +303,7 @@ func isRefused(err error, codes ...apierror.Code) bool {
 // submitAlone submits a command because of which its batch was refused.
 func (s *session) submitAlone(ctx context.Context, text []byte) (api.BatchItem, error) {
 	receipt, err := call[api.CommandAccepted](s.SubmitCommandWithBody(ctx, nil, "application/json", bytes.NewReader(text)))
-	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && !again(fault.Problem.Status) {
+	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && !mayPass(fault.Problem.Status) {
 		return api.BatchItem{Status: fault.Problem.Status, Error: fault.Problem}, nil
 	} else if err != nil {
 		return api.BatchItem{}, err
@@ -310,9 +314,15 @@ func (s *session) submitAlone(ctx context.Context, text []byte) (api.BatchItem, 
 	}, nil
 }
 
-// again reports whether to send a command with this status, which is 0 before the first time.
-func again(status int32) bool {
-	return status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+// again reports whether to send a command with this result, whose status is 0 before the first time.
+func again(result *api.BatchItem) bool {
+	return result.Status == 0 || mayPass(result.Status) ||
+		result.Error != nil && result.Error.Code == apierror.PredecessorRefused
+}
+
+// mayPass reports whether a refusal with this status may pass.
+func mayPass(status int32) bool {
+	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }
 
 // showBatch writes how many commands were accepted, and the refused ones.

@@ -66,6 +66,7 @@ func showWhy(p *page, x explained) {
 	p.line("")
 	fields := []string{
 		"job", job.JobID, "state", p.state(string(job.State)), "request", job.RequestType + " of " + job.TenantID,
+		"order key", job.OrderKey, "line", job.LineID,
 	}
 	if step := answer.Step; step != nil {
 		place := fmt.Sprintf("%d of %d: %s, service %s", step.StepIndex+1, len(job.Steps), step.StepID, step.Service)

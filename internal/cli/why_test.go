@@ -18,6 +18,12 @@ func waitingJob(state api.JobState, w api.Waiting) api.Job {
 	return job
 }
 
+// ordered returns the job with an order key.
+func ordered(job api.Job) api.Job {
+	job.OrderKey, job.OrderMode, job.LineID = "customer-42", api.OrderModeFifo, "3f0d1b0c"
+	return job
+}
+
 // history returns that of a job whose second step failed six times, and which ops-1 paused
 // and ops-2 cancelled.
 func history() api.EventPage {
@@ -66,6 +72,9 @@ func TestWhy(t *testing.T) {
 		{"backoff", wait(api.JobStateInProgress, api.WaitingReasonBackoff, "execution retry 6 of 9 at "+stamp+" after ocr_timeout", nil)},
 		{"job_paused", waitingJob(api.JobStatePaused, api.Waiting{Reason: api.WaitingReasonJobPaused, Since: since, Detail: "the job is paused, and goes on when it is resumed"})},
 		{"scheduled", wait(api.JobStateQueued, api.WaitingReasonScheduled, "the job begins at "+stamp+"; it expires at "+stamp+" unless a worker has started it", nil)},
+		{"line_blocked", ordered(wait(api.JobStateQueued, api.WaitingReasonLineBlocked, "at most 2 jobs are before it in its line, the first is job "+superseded.SupersededBy+", which has failed: rerun or release that job, and the line goes on", &api.Blocker{Type: api.BlockerTypeJob, ID: superseded.SupersededBy}))},
+		{"behind", ordered(wait(api.JobStateQueued, api.WaitingReasonBehind, "at most 2 jobs are before it in its line, the first is job "+superseded.SupersededBy+", which is IN_PROGRESS", &api.Blocker{Type: api.BlockerTypeJob, ID: superseded.SupersededBy}))},
+		{"starting", ordered(wait(api.JobStateQueued, api.WaitingReasonStarting, "the job begins as soon as Lucius has looked at its line", nil))},
 		{"scope_paused", waitingJob(api.JobStateDispatching, api.Waiting{
 			Reason: api.WaitingReasonScopePaused, Since: since, Detail: "paused by ops-1: OCR is down", BlockedBy: &api.Blocker{Type: api.BlockerTypePause, ID: "service:embed"},
 		})},

@@ -274,6 +274,8 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 		}
 	case diagnosis.SeeRerun:
 		first = &diagnosis.Action{Text: "See its rerun", Page: "jobs/" + next.Of}
+	case diagnosis.SeeFirst:
+		first = &diagnosis.Action{Text: "See the job before it", Page: "jobs/" + next.Of}
 	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {
 			first = &diagnosis.Action{Text: "Resume dispatch…", Page: "do/dispatch-resume", Query: []any{"pause", by.ID}, Form: true}

@@ -37,7 +37,8 @@ const (
 	ResumeJob   Deed = "resume"
 	BeginJob    Deed = "reschedule" // begin it before its date
 	RerunJob    Deed = "rerun"
-	SeeRerun    Deed = "see" // the job was rerun: see the other job
+	SeeRerun    Deed = "see"    // the job was rerun: see the other job
+	SeeFirst    Deed = "before" // the job waits for its turn: see the first job of its line
 	EndPause    Deed = "pause"
 	StartWorker Deed = "start"
 	SeeWorker   Deed = "worker"
@@ -52,7 +53,7 @@ func (n Next) String() string {
 		return "lucius jobs reschedule " + n.Of + " --now"
 	case RerunJob:
 		return "lucius jobs rerun " + n.Of
-	case SeeRerun:
+	case SeeRerun, SeeFirst:
 		return "lucius why " + n.Of
 	case EndPause:
 		return "it continues when the pause ends"
@@ -66,6 +67,9 @@ func (n Next) String() string {
 
 // expired is the error code of a job that no worker had started by its not_after.
 const expired = "expired"
+
+// superseded is the error code of a job that was cancelled for a newer one of its line.
+const superseded = "superseded"
 
 // Job explains a job by its history, as of now.
 func Job(job *api.Job, events []api.Event, now time.Time) Answer {
@@ -113,6 +117,14 @@ func (x *explained) live() Answer {
 	case api.WaitingReasonScheduled:
 		a.Headline = say("The job begins at ", w.Until, ", ", until, ".")
 		a.Next = Next{BeginJob, job.JobID}
+	case api.WaitingReasonLineBlocked:
+		a.Headline = say("A job of the same order key before this one has failed.")
+		a.Next = first(w)
+	case api.WaitingReasonBehind:
+		a.Headline = say("The job waits for the jobs of its order key before it.")
+		a.Next = first(w)
+	case api.WaitingReasonStarting:
+		a.Headline = say("It is the job's turn, and it is about to begin.")
 	case api.WaitingReasonScopePaused:
 		a.Headline = say("Dispatch to ", step.Service, " is ", detail, ".")
 		a.Next = Next{Do: EndPause}
@@ -144,6 +156,14 @@ func (x *explained) live() Answer {
 		a.Headline = say(detail, ".")
 	}
 	return a
+}
+
+// first names the first job of the line that the job waits in.
+func first(w *api.Waiting) Next {
+	if w.BlockedBy == nil {
+		return Next{}
+	}
+	return Next{SeeFirst, w.BlockedBy.ID}
 }
 
 // Progress says how far a running step is, empty if that is not known.
@@ -179,6 +199,9 @@ func (x *explained) ended() Answer {
 	case api.JobStateSucceeded:
 		return Answer{Headline: say("The job succeeded ", ago, ", after ", Count(job.AttemptsTotal, "attempt"), ".")}
 	case api.JobStateCancelled:
+		if job.ErrorCode == superseded {
+			return Answer{Headline: say("The job was cancelled ", ago, " for a newer job of its order key."), Next: next}
+		}
 		return Answer{Headline: say("The job was cancelled", x.by(api.EventTypeJobCancelling), "."), Next: next}
 	case api.JobStateFailedFinal:
 		at := slices.IndexFunc(job.Steps, func(s api.Step) bool { return s.State == api.StepStateFailedFinal })

@@ -36,6 +36,9 @@ func TestRelative_FindsTimes(t *testing.T) {
 // job returns a job whose second step waits for the given reason.
 func job(reason api.WaitingReason, detail string) *api.Job {
 	w := &api.Waiting{Reason: reason, Detail: detail, Until: api.NewTime(now.Add(9 * time.Second))}
+	if reason == api.WaitingReasonBehind || reason == api.WaitingReasonLineBlocked {
+		w.BlockedBy = &api.Blocker{Type: api.BlockerTypeJob, ID: "j0"}
+	}
 	return &api.Job{
 		JobID: "j1", State: api.JobStateInProgress, Waiting: w,
 		Steps: []api.Step{
@@ -56,6 +59,9 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 		api.WaitingReasonBackoff:     {"embed failed 1 time, last with timeout; the next attempt starts <in 9s>."},
 		api.WaitingReasonJobPaused:   {"The job is paused by ops-1 <ago -1m0s>: wrong file.", "lucius jobs resume j1"},
 		api.WaitingReasonScheduled:   {"The job begins at 2026-01-27T10:02:39.000Z, <in 9s>.", "lucius jobs reschedule j1 --now"},
+		api.WaitingReasonLineBlocked: {"A job of the same order key before this one has failed.", "lucius why j0"},
+		api.WaitingReasonBehind:      {"The job waits for the jobs of its order key before it.", "lucius why j0"},
+		api.WaitingReasonStarting:    {"It is the job's turn, and it is about to begin."},
 		api.WaitingReasonScopePaused: {"Dispatch to embedder is held.", "it continues when the pause ends"},
 		api.WaitingReasonCircuitOpen: {"The bus is out of service for embed; the next try is <in 9s>."},
 		api.WaitingReasonPublishing:  {"The directive of embed is about to be published."},
@@ -72,6 +78,16 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 		if said := got.Headline.With(words); said != want[0] || got.Next.String() != want[1] || got.Step == nil {
 			t.Errorf("%s: %q, next %q of step %v", reason, said, got.Next, got.Step)
 		}
+	}
+}
+
+// A server of another version may not name the first job.
+func TestJob_NamesNoFirstJobThatTheServerDoesNotName(t *testing.T) {
+	t.Parallel()
+	behind := job(api.WaitingReasonBehind, "jobs are before it")
+	behind.Waiting.BlockedBy = nil
+	if got := diagnosis.Job(behind, nil, now); got.Next != (diagnosis.Next{}) || got.Detail.With(words) != "jobs are before it" {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -96,8 +112,9 @@ func TestJob_SaysHowAnEndedOneEnded(t *testing.T) {
 		job        api.Job
 		want, next string
 	}{
-		"succeeded": {api.Job{State: api.JobStateSucceeded, AttemptsTotal: 3}, "The job succeeded <ago -5s>, after 3 attempts.", ""},
-		"cancelled": {api.Job{State: api.JobStateCancelled}, "The job was cancelled by client <ago -1m0s>.", "lucius jobs rerun j1"},
+		"succeeded":  {api.Job{State: api.JobStateSucceeded, AttemptsTotal: 3}, "The job succeeded <ago -5s>, after 3 attempts.", ""},
+		"cancelled":  {api.Job{State: api.JobStateCancelled}, "The job was cancelled by client <ago -1m0s>.", "lucius jobs rerun j1"},
+		"superseded": {api.Job{State: api.JobStateCancelled, ErrorCode: "superseded"}, "The job was cancelled <ago -5s> for a newer job of its order key.", "lucius jobs rerun j1"},
 		"failed": {
 			api.Job{State: api.JobStateFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "page 3 is black.", Steps: []api.Step{failedStep}},
 			"embed failed for good <ago -5s>, after 1 attempt: bad_scan: page 3 is black.", "lucius jobs rerun j1",
