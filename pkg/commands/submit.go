@@ -76,6 +76,16 @@ func (s *Service) Prepare(body []byte, headers Headers, authorize Authorize) (*S
 	return submission, nil
 }
 
+// Line returns the id of the line that the job will have, "" if it will have none, or if the command
+// is refused unless it was accepted before.
+func (s *Submission) Line() string {
+	job := &s.command.Job
+	if job.Order.Key == "" {
+		return ""
+	}
+	return ledger.LineID(job.TenantID, job.Order.Key)
+}
+
 // Accept accepts the command. The errors are [*apierror.Error]s; a command whose outcome
 // is unknown may be accepted again.
 func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 
 	"github.com/lucius-project/lucius/api"
@@ -39,16 +40,21 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 // submitText submits a command for the caller, who must be allowed to name its tenant.
 func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (accepted ledger.Accepted, err error) {
 	defer func() { e.countRefused(err) }()
-	release, err := e.reserveTree(ctx, text)
-	if err != nil {
-		return ledger.Accepted{}, err
-	}
-	submission, err := e.Commands.Prepare(text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
-	release() // Other callers decode while this command is committed.
+	submission, err := e.prepare(ctx, text, headers)
 	if err != nil {
 		return ledger.Accepted{}, err
 	}
 	return submission.Accept(ctx)
+}
+
+// prepare decodes and checks a command.
+func (e *endpoints) prepare(ctx context.Context, text []byte, headers commands.Headers) (*commands.Submission, error) {
+	release, err := e.reserveTree(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	defer release() // Other callers decode while this command is committed.
+	return e.Commands.Prepare(text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
 }
 
 // countRefused counts a command that was refused, not one that met a fault of the server.
@@ -100,9 +106,8 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		results := make([]api.BatchItem, len(request.Commands))
-		inParallel(len(results), func(i int) {
-			accepted, err := e.submitText(ctx, request.Commands[i], commands.Headers{})
-			if err != nil {
+		e.submitAll(ctx, request.Commands, func(i int, accepted *ledger.Accepted, err error) {
+			if e.countRefused(err); err != nil {
 				fault := e.respond.partOf(r, err)
 				results[i] = api.BatchItem{Status: fault.Status, Error: fault}
 				return
@@ -114,4 +119,61 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 		})
 		return api.BatchResult{Results: results}, nil
 	})
+}
+
+// submitAll submits the commands of a batch and tells what became of each: those of one line one after
+// the other, in their order, and lines in parallel. Once a command fails for a reason that passes, the
+// rest of its line is not tried, because a repetition of it would come after them. If its line is not
+// known yet, that is the rest of all lines.
+func (e *endpoints) submitAll(ctx context.Context, texts []json.RawMessage, tell func(i int, accepted *ledger.Accepted, err error)) {
+	submissions, faults := make([]*commands.Submission, len(texts)), make([]error, len(texts))
+	inParallel(len(texts), func(i int) { submissions[i], faults[i] = e.prepare(ctx, texts[i], commands.Headers{}) })
+	var groups [][]int
+	ofLine := map[string]int{} // the index of the line's group
+	for i, submission := range submissions {
+		line := ""
+		if submission != nil {
+			line = submission.Line()
+		}
+		group, known := ofLine[line]
+		if line == "" || !known {
+			group = len(groups)
+			groups = append(groups, nil)
+		}
+		if line != "" {
+			ofLine[line] = group
+		}
+		groups[group] = append(groups[group], i)
+	}
+	open := slices.IndexFunc(faults, mayPass) // the first command whose line is not known, or -1
+	inParallel(len(groups), func(group int) {
+		before := -1 // the command of this line that is to be repeated
+		for _, i := range groups[group] {
+			var accepted ledger.Accepted
+			err := faults[i]
+			if before < 0 && open >= 0 && open < i && err == nil && submissions[i].Line() != "" {
+				before = open
+			}
+			switch {
+			case err != nil:
+			case before >= 0:
+				err = apierror.Newf(apierror.PredecessorRefused,
+					"Command %d of the batch, which comes before it in its line, was not accepted: repeat both in this order.", before)
+			default:
+				if accepted, err = submissions[i].Accept(ctx); mayPass(err) {
+					before = i
+				}
+			}
+			tell(i, &accepted, err)
+		}
+	})
+}
+
+// mayPass reports whether a command that failed with err may be accepted, or was, if it is repeated.
+func mayPass(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := apierror.From(err).Code
+	return code.Status() == http.StatusTooManyRequests || code.Status() >= http.StatusInternalServerError || code == apierror.Conflict
 }

@@ -101,6 +101,7 @@ func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []apierror.Code{apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType}
 	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
+	// Batches have a test of their own.
 	lines := []apierror.Code{apierror.PredecessorRefused}
 	known := map[apierror.Code]bool{}
 	for _, code := range slices.Concat(frame, access, lines) {
