@@ -174,6 +174,6 @@ func mayPass(err error) bool {
 	if err == nil {
 		return false
 	}
-	code := apierror.From(err).Code
-	return code.Status() == http.StatusTooManyRequests || code.Status() >= http.StatusInternalServerError || code == apierror.Conflict
+	status := apierror.From(err).Code.Status()
+	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }

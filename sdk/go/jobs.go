@@ -42,8 +42,9 @@ const (
 )
 
 // SubmitBatch submits many commands and returns a result for each, at the same index:
-// its job, or the error with which the server refused it. If it returns an error, the
-// results of those commands that were not answered have the status 0.
+// its job, or the error with which the server refused it. Commands with the same order key are
+// accepted in their order. If it returns an error, the results of those commands that were not
+// answered have the status 0.
 func (c *Client) SubmitBatch(ctx context.Context, commands []Command) ([]BatchItem, error) {
 	results := make([]BatchItem, len(commands))
 	waiting := make([]int, len(commands)) // the indexes of those without a result
@@ -80,8 +81,12 @@ func (c *Client) submitPart(ctx context.Context, commands []Command, part []int,
 	var again []int
 	for n, result := range answer.Results {
 		if result.Error != nil {
-			if refused := (&Error{Problem: *result.Error}); mayPass(refused) {
-				again, err = append(again, part[n]), refused
+			refused := &Error{Problem: *result.Error}
+			// A command that was left for one before it in its line is submitted again after that one.
+			if passes := mayPass(refused); passes || refused.Code == ProblemCodePredecessorRefused {
+				if again = append(again, part[n]); passes || err == nil {
+					err = refused
+				}
 				continue
 			}
 		}

@@ -19,7 +19,7 @@ from .errors import (
     ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
 from .model import (
-    Accepted, Command, CommandChange, Event, Job, JobState, Lineage, LineageJob, PlannedStep, RerunPreview, RerunRequest, ResolvedStep,
+    Accepted, Command, CommandChange, Event, Job, JobState, Lineage, LineageJob, OrderMode, PlannedStep, RerunPreview, RerunRequest, ResolvedStep,
     Step, StepState,
 )
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
@@ -28,7 +28,7 @@ from .worker import ANY_STEP, Outcome, Worker
 
 __all__ = [
     "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command",
-    "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST",
+    "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "OrderMode",
     "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
     "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
     "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",

@@ -57,23 +57,24 @@ class Client:
         return Accepted.parse(self._call("POST", "/v1/commands", _body(command)))
 
     def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
-        """Submit any number of commands. Each is accepted or refused by itself, in their order.
+        """Submit any number of commands. Each is accepted or refused by itself.
 
-        Those on which the server could not decide are repeated. A request has up to 100 of
-        them: if one of the requests fails, those before it have been submitted, and the same
-        call again gets the same jobs.
+        Commands with the same order key are accepted in their order. Those on which the server
+        could not decide are repeated. A request has up to 100 of them: if one of the requests
+        fails, or leaves some without a decision while others follow, those before it have been
+        submitted, and the same call again gets the same jobs.
         """
         bodies = [_body(c) for c in commands]
         return [result for first in range(0, len(bodies), _LARGEST_BATCH)
-                for result in self._submit_part(bodies[first:first + _LARGEST_BATCH])]
+                for result in self._submit_part(bodies[first:first + _LARGEST_BATCH], first + _LARGEST_BATCH >= len(bodies))]
 
-    def _submit_part(self, bodies: Sequence[Mapping[str, Any]]) -> List[Union[Accepted, ProblemError]]:
+    def _submit_part(self, bodies: Sequence[Mapping[str, Any]], last: bool) -> List[Union[Accepted, ProblemError]]:
         """Submit as many commands as one request takes."""
         path = "/v1/commands:batch"
         results: Dict[int, Mapping[str, Any]] = {}
 
         def once() -> Answer:
-            asked = [i for i in range(len(bodies)) if i not in results or transient(results[i]["status"])]
+            asked = [i for i in range(len(bodies)) if i not in results or _undecided(results[i])]
             status, headers, content = self._transport.once(
                 "POST", path, encoded({"commands": [bodies[i] for i in asked]}), {}, _BATCH_TIMEOUT)
             if status != 200:
@@ -88,7 +89,7 @@ class Client:
         try:
             self._transport.call("POST", path, retry_for=self._retry_for, once=once)
         except LuciusError:
-            if len(results) < len(bodies):
+            if len(results) < len(bodies) or not last:  # What follows must not overtake those without a decision.
                 raise
         return [ProblemError.parse(r["status"], encoded(r["error"])) if r.get("error") else Accepted.parse(r)
                 for _, r in sorted(results.items())]
@@ -292,6 +293,11 @@ def _corrections(request: RerunRequest) -> Dict[str, Any]:
     """The request of a rerun as the server takes it."""
     # No keyword can be called "from".
     return {name.rstrip("_"): value for name, value in request.items() if value is not None}
+
+
+def _undecided(result: Mapping[str, Any]) -> bool:
+    """Whether the command is to be submitted again, for its own sake or after one before it in its line."""
+    return transient(result["status"]) or (result.get("error") or {}).get("code") == "predecessor_refused"
 
 
 def _body(command: Command) -> Dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, List, Literal, Mapping, Optional, Sequence, TypedDict, U
 #: The final states of a job.
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
 
+OrderMode = Literal["fifo", "newest", "reject"]
 JobState = Literal["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "CANCELLED", "SUCCEEDED", "FAILED_FINAL"]
 StepState = Literal["PENDING", "DISPATCHING", "AWAITING_ACK", "IN_PROGRESS", "FAILED_RETRY", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"]
 
@@ -57,6 +58,11 @@ class Job:
     not_before: Optional[datetime]
     #: When it expires unless a worker has started it, None if it does not.
     not_after: Optional[datetime]
+    #: The jobs of its tenant with this key run one after the other; empty without a key.
+    order_key: str
+    order_mode: Optional[OrderMode]
+    #: The line of the tenant and key, empty without a key.
+    line_id: str
     error_code: str
     error_message: str
     correlation_id: str
@@ -72,6 +78,7 @@ class Job:
         assert created is not None
         return cls(raw["jobId"], raw["tenant_id"], raw["request_type"], raw["state"], created,
                    _time(raw.get("completed_at")), _time(raw.get("not_before")), _time(raw.get("not_after")),
+                   raw.get("order_key", ""), raw.get("order_mode"), raw.get("line_id", ""),
                    raw.get("error_code", ""), raw.get("error_message", ""), raw.get("correlation_id", ""), raw.get("doc_id", ""), raw.get("tags", {}), raw.get("final_output"),
                    [Step.parse(step) for step in raw.get("steps", [])], raw)
 
@@ -136,6 +143,10 @@ class Command:
     The job does not begin before ``not_before``, or until the ``delay`` has passed since the server
     got the command. It ends with the error code ``expired`` if no worker has started it by
     ``not_after``. A repeated command keeps its first dates.
+
+    The jobs of one tenant and ``order_key`` run one after the other. By its ``order_mode`` a job
+    waits for those before it, cancels those that wait (``newest``), or is refused if there is one
+    (``reject``).
     """
 
     tenant_id: str
@@ -155,6 +166,8 @@ class Command:
     not_before: When = None
     delay: Optional[timedelta] = None
     not_after: When = None
+    order_key: Optional[str] = None
+    order_mode: Optional[OrderMode] = None
 
 
 class ResolvedStep(TypedDict):

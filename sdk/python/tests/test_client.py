@@ -102,6 +102,29 @@ class Calls(Scripted):
         asked = ["".join(c["idempotency_key"] for c in r.body["commands"]) for r in fake.requests]
         self.assertEqual(asked, ["abc", "ac", "ac", "ac", "c"])
 
+    def test_a_batch_repeats_the_rest_of_a_line(self):
+        busy, left = ({"status": status, "error": {"code": code}} for status, code in ((503, "store_unavailable"), (409, "predecessor_refused")))
+        taken = {"status": 202, **RECEIPT}
+        client, fake = self.serve((200, {"results": [busy, taken, left]}), (200, {"results": [taken, taken]}))
+        self.assertEqual([one.job_id for one in client.submit_batch([replace(COMMAND, idempotency_key=key, order_key="k") for key in "abc"])], ["j1"] * 3)
+        self.assertEqual(["".join(c["idempotency_key"] for c in r.body["commands"]) for r in fake.requests], ["abc", "ac"])
+
+    def test_a_batch_overtakes_nothing_that_is_undecided(self):
+        busy = {"status": 503, "error": {"code": "store_unavailable"}}
+        fake = Fake(lambda request: (200, {"results": [busy for _ in request.body["commands"]]}))
+        self.addCleanup(fake.close)
+        with Client(fake.url, retry_for=0.2) as client, self.assertRaises(ProblemError):
+            client.submit_batch([replace(COMMAND, idempotency_key=str(n)) for n in range(101)])
+        self.assertEqual({len(r.body["commands"]) for r in fake.requests}, {100})
+
+    def test_a_command_has_an_order(self):
+        client, fake = self.serve((202, RECEIPT), (200, {**job(state="QUEUED"), "order_key": "k", "order_mode": "newest", "line_id": "ab12"}), (200, job()))
+        client.submit(replace(COMMAND, order_key="k", order_mode="newest"))
+        self.assertEqual([fake.requests[0].body[name] for name in ("order_key", "order_mode")], ["k", "newest"])
+        for want in (("k", "newest", "ab12"), ("", None, "")):
+            found = client.get("j1")
+            self.assertEqual((found.order_key, found.order_mode, found.line_id), want)
+
     def test_a_batch_of_any_size_is_split(self):
         fake = Fake(lambda request: (200, {"results": [
             {"status": 202, **RECEIPT, "jobId": c["idempotency_key"]} for c in request.body["commands"]]}))

@@ -5,6 +5,7 @@ import { type Answer, type Connection, shortestPoll, sleep, Transport } from "./
 type Schemas = components["schemas"];
 export type Job = Schemas["Job"];
 export type JobState = Schemas["JobState"];
+export type OrderMode = Schemas["OrderMode"];
 export type Event = Schemas["Event"];
 export type Accepted = Schemas["CommandAccepted"];
 /** Where a rerun starts, and what it corrects. */
@@ -20,7 +21,7 @@ export type LineageJob = Schemas["LineageJob"];
  * same request type, schema version, references and payload are one job. The job does not begin
  * before `not_before`, or until `delay_seconds` have passed since the server got the command. It
  * ends with the error code `expired` if no worker has started it by `not_after`. A repeated
- * command keeps its first dates.
+ * command keeps its first dates. The jobs of one tenant and `order_key` run one after the other.
  */
 export type Command = WithDates<Schemas["Command"]>;
 /** Which dates of a job to change. `delay_seconds: 0` begins it. */
@@ -75,25 +76,28 @@ export class Client {
   }
 
   /**
-   * Submit any number of commands. Each is accepted or refused by itself, in their order. Those
-   * on which the server could not decide are repeated. A request has up to 100 of them: if one of
-   * the requests fails, those before it have been submitted, and the same call again gets the
-   * same jobs.
+   * Submit any number of commands. Each is accepted or refused by itself; those with the same
+   * order key in their order. Those on which the server could not decide are repeated. A request
+   * has up to 100 of them: if one of the requests fails, or leaves some without a decision while
+   * others follow, those before it have been submitted, and the same call again gets the same jobs.
    */
   async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
     const results: (Accepted | ProblemError)[] = [];
     for (let first = 0; first < commands.length; first += largestBatch) {
-      results.push(...(await this.#submitPart(commands.slice(first, first + largestBatch))));
+      const last = first + largestBatch >= commands.length;
+      results.push(...(await this.#submitPart(commands.slice(first, first + largestBatch), last)));
     }
     return results;
   }
 
   /** Submit as many commands as one request takes. */
-  async #submitPart(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
+  async #submitPart(commands: Command[], last: boolean): Promise<(Accepted | ProblemError)[]> {
     const path = "/v1/commands:batch";
     const bodies = commands.map((command) => JSON.stringify(command));
     const results: (Schemas["BatchItem"] | undefined)[] = commands.map(() => undefined);
-    const isUndecided = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
+    const isTransient = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
+    // A command that was left for one before it in its line is submitted again after that one.
+    const isUndecided = (one?: Schemas["BatchItem"]) => isTransient(one) || one?.error?.code === "predecessor_refused";
     const once = async (): Promise<Answer> => {
       const asked = [...commands.keys()].filter((index) => isUndecided(results[index]));
       const text = `{"commands":[${asked.map((index) => bodies[index]).join()}]}`;
@@ -102,13 +106,13 @@ export class Client {
       const said = JSON.parse(answer.text) as Schemas["BatchResult"];
       if (said.results.length !== asked.length) throw new LuciusError("it answered another number of commands");
       asked.forEach((index, at) => (results[index] = said.results[at]));
-      const undecided = results.find(isUndecided);
+      const undecided = results.find(isTransient);
       return undecided ? { ...answer, status: undecided.status, text: JSON.stringify(undecided.error) } : { ...answer, text: "{}" };
     };
     try {
       await this.#transport.call("POST", path, { retryFor: this.#retryFor, once });
     } catch (error) {
-      if (results.includes(undefined)) throw error;
+      if (results.includes(undefined) || !last) throw error; // What follows must not overtake those without a decision.
     }
     return results.map((one) => {
       const { status, error, ...accepted } = one!;

@@ -154,6 +154,33 @@ test("a batch repeats the commands without a decision", async (t) => {
   assert.deepEqual(asked.map(({ body }) => body.commands.map((c: Command) => c.idempotency_key).join("")), ["abc", "ac", "ac", "c"]);
 });
 
+test("a batch repeats the rest of a line", async (t) => {
+  const [busy, left] = [{ status: 503, error: { code: "store_unavailable" } }, { status: 409, error: { code: "predecessor_refused" } }];
+  const taken = { status: 202, ...receipt };
+  const { client, asked } = await serve(t, [{ results: [busy, taken, left] }, { results: [taken, taken] }].map((body) => ({ status: 200, body })));
+  const results = await client.submitBatch(["a", "b", "c"].map((idempotency_key) => ({ ...command, idempotency_key, order_key: "k" })));
+  assert.deepEqual(results.map((one) => "jobId" in one && one.jobId), ["j1", "j1", "j1"]);
+  assert.deepEqual(asked.map(({ body }) => body.commands.map((c: Command) => c.idempotency_key).join("")), ["abc", "ac"]);
+});
+
+test("a batch overtakes nothing that is undecided", async () => {
+  const busy = { status: 503, error: { code: "store_unavailable" } };
+  const server = await fake(({ body }) => ({ status: 200, body: { results: body.commands.map(() => busy) } }));
+  const commands = Array.from({ length: 101 }, (_, n) => ({ ...command, idempotency_key: String(n) }));
+  await assert.rejects(new Client({ url: server.url, retryFor: 0.2 }).submitBatch(commands), ProblemError);
+  server.close();
+  assert.ok(server.asked.every(({ body }) => body.commands.length === 100));
+});
+
+test("a command has an order", async (t) => {
+  const order = { order_key: "k", order_mode: "newest" } as const;
+  const { client, asked } = await serve(t, [{ status: 202, body: receipt }, { status: 200, body: { jobId: "j1", ...order, line_id: "ab12" } }]);
+  await client.submit({ ...command, ...order });
+  assert.deepEqual(asked[0]!.body, { ...command, ...order });
+  const { order_key, order_mode, line_id } = await client.get("j1");
+  assert.deepEqual([order_key, order_mode, line_id], ["k", "newest", "ab12"]);
+});
+
 test("a batch that stays undecided says so of each", async (t) => {
   const results = [{ status: 503, error: { code: "store_unavailable" } }, { status: 202, ...receipt }];
   const { url } = await serve(t, [{ status: 200, body: { results } }, { status: 503, body: {} }]);
