@@ -44,6 +44,12 @@ func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
 	return l.viewLine(ctx, ln)
 }
 
+// FirstInLine returns the first place of a line that is not gone, nil if there is none. Of a job whose accept
+// is under way only the id is known.
+func (l *Ledger) FirstInLine(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
+	return l.first(ctx, id)
+}
+
 // LineTenant returns the tenant of a line. It returns [ErrLineNotFound].
 func (l *Ledger) LineTenant(ctx context.Context, id string) (string, error) {
 	ln, err := l.readLine(ctx, id)

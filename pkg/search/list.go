@@ -64,9 +64,9 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		f.State = statemachine.JobFailedFinal
 	}
 	var found []Shown
-	size := 0
+	size, firsts := 0, lineFirsts{}
 	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
-		shown, err := s.waiting(ctx, agg)
+		shown, err := s.waiting(ctx, agg, firsts)
 		if err != nil || !f.waits(shown.Waiting.Reason) {
 			return false, err
 		}

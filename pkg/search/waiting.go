@@ -111,19 +111,32 @@ func (s *Service) Changed(ctx context.Context, agg *statemachine.Aggregate) *Sho
 	return &shown
 }
 
+// lineFirsts are the first places of lines that were read for one page, by line.
+type lineFirsts map[string]*statemachine.FirstPlace
+
 // waiting returns the job with what it waits for, without its place in the queue. It reads nothing
-// but the circuit.
-func (s *Service) waiting(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
+// but the circuit, and the first place of the job's line unless that is in firsts.
+func (s *Service) waiting(ctx context.Context, agg *statemachine.Aggregate, firsts lineFirsts) (Shown, error) {
 	around, err := s.surroundings(ctx, agg)
 	if err != nil {
 		return Shown{}, err
+	}
+	if line := agg.Job.Place.Line; line != "" && agg.Job.AwaitsTurn() {
+		first, known := firsts[line]
+		if !known {
+			if first, err = s.ledger.FirstInLine(ctx, line); err != nil {
+				return Shown{}, ledger.Problem(err)
+			}
+			firsts[line] = first
+		}
+		around.First = first
 	}
 	return Shown{Aggregate: agg, Waiting: agg.Waiting(time.Now().UTC(), &around)}, nil
 }
 
 // listed is [Service.Show] without the place in the queue.
 func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
-	shown, err := s.waiting(ctx, agg)
+	shown, err := s.waiting(ctx, agg, lineFirsts{})
 	if err != nil {
 		return Shown{}, err
 	}
