@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -69,5 +70,20 @@ func TestList_ReadsALineOnce(t *testing.T) {
 	musttest.NoError(t, err)
 	if len(found) != 4 || reads != 1 {
 		t.Errorf("%d jobs are listed with %d reads of their line", len(found), reads)
+	}
+}
+
+// Jobs in QUEUED wait for their date or for their line, and are counted apart.
+func TestCounts_CountsJobsOfLinesApartFromThoseWithADate(t *testing.T) {
+	t.Parallel()
+	p := alone(t)
+	for _, name := range []string{"a", "b", "c"} {
+		p.ledger.Submit(ordered("t", "k", name))
+	}
+	dated := ordered("t", "other", "d")
+	dated.Job.NotBefore = time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+	p.ledger.Submit(dated)
+	if r := p.Report(); r.Parked != 1 || r.InLine != 2 || r.Jobs[statemachine.JobQueued] != 3 {
+		t.Errorf("%d wait for their date and %d for their line, of %v", r.Parked, r.InLine, r.Jobs)
 	}
 }

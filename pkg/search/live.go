@@ -75,6 +75,8 @@ type Traits struct {
 	// Outbox is the state of the outbox row of the latest attempt, empty if there is none.
 	Outbox statemachine.OutboxState
 	Bus    statemachine.Bus // of that row
+	// Parked says that the job waits for its date; a job in QUEUED that does not waits for its line.
+	Parked bool
 	Phase  Phase
 	// Retryable says that an operator can make the next dispatch due: the directive waits to
 	// be published, or the step in FAILED_RETRY.
@@ -86,7 +88,7 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
 	t := Traits{
 		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, StepType: step.Type,
-		ErrorCode: step.LastErrorCode,
+		ErrorCode: step.LastErrorCode, Parked: job.Parked,
 	}
 	t.Phase, _ = phaseOf(agg)
 	i, live := agg.Active()
@@ -266,9 +268,12 @@ func (l *liveJobs) end() {
 
 // gauges are the numbers of live jobs and of their active steps.
 type gauges struct {
-	AsOf  time.Time                     `json:"as_of"`
-	Jobs  map[statemachine.JobState]int `json:"jobs,omitempty"`
-	Steps map[kind]*stepGauges          `json:"steps,omitempty"`
+	AsOf time.Time                     `json:"as_of"`
+	Jobs map[statemachine.JobState]int `json:"jobs,omitempty"`
+	// Parked are the jobs that wait for their date, and InLine those that wait for their line alone.
+	Parked int                  `json:"parked,omitempty"`
+	InLine int                  `json:"in_line,omitempty"`
+	Steps  map[kind]*stepGauges `json:"steps,omitempty"`
 	// Tenants are those with the most active steps, the busiest first.
 	Tenants []TenantCounts `json:"tenants,omitempty"`
 	// When the oldest job was accepted, the oldest running step started, and when the next
@@ -337,6 +342,12 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 			earliest(&created, of.jobs[i].created)
 		}
 		g.Jobs[t.State] += len(of.jobs)
+		switch {
+		case t.Parked:
+			g.Parked += len(of.jobs)
+		case t.State == statemachine.JobQueued:
+			g.InLine += len(of.jobs)
+		}
 		if t.State != statemachine.JobQueued { // A job that waits for its date may be as old as it likes.
 			earlier(&g.OldestJob, created)
 		}

@@ -23,6 +23,8 @@ type CountsReport struct {
 	Since, Complete time.Time
 
 	Jobs     map[statemachine.JobState]int // live jobs
+	Parked   int                           // of them, those that wait for their date
+	InLine   int                           // and those that wait for their line alone
 	Accepted Rates                         // jobs
 	Refused  Rates                         // commands; all count as failures
 	// Published counts the publishes of directives. Those that the bus rejected are
@@ -139,6 +141,7 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	out := &CountsReport{
 		Exact: c.live.whole, AsOf: live.AsOf, Since: sum.Since, Complete: sum.Since,
 		Ended: map[statemachine.JobState]Rates{}, Jobs: map[statemachine.JobState]int{},
+		Parked: live.Parked, InLine: live.InLine,
 		OldestJob: live.OldestJob, OldestRunning: live.OldestRunning, NextRetry: live.NextRetry,
 		Accepted: sum.Accepted.rates(now, sum.Since), Refused: sum.Refused.rates(now, sum.Since),
 		Published: sum.Publish.rates(now, sum.Since), Started: sum.Started.rates(now, sum.Since),

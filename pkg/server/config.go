@@ -46,7 +46,7 @@ type Config struct {
 	// and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config
 	// Ledger configures how and for how long jobs are stored. Open sets Store, Bus, Hold,
-	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample, and Shared if the
+	// Handoff, Held, Ready, Taker, Observe, Unsure, Later, Looked, Ended and Sample, and Shared if the
 	// store is a [tablestore.Notifier]. Optional.
 	Ledger ledger.Config
 	// Policy limits commands. Open sets CheckCallbackURL. Optional.

@@ -25,6 +25,7 @@ type meters struct {
 	submitted              *prometheus.CounterVec
 	bulkJobs, webhooks     *prometheus.CounterVec
 	rejected               *prometheus.CounterVec
+	looks                  *prometheus.CounterVec
 	unrecorded             prometheus.Counter
 	sweepFailures          prometheus.Counter
 	sweepLate              prometheus.Gauge
@@ -59,6 +60,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.rejected = m.Counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")
 	metrics.Create(m.rejected, []string{"ACK", "RESULT", "HEARTBEAT"}, metrics.Names(apierror.JobNotFound, apierror.StepNotFound,
 		apierror.StaleAttempt, apierror.ContradictoryResult, apierror.IllegalTransition))
+	m.looks = m.Counter("lucius_line_looks_total", "Looks at lines, by result.", "result")
+	metrics.Create(m.looks, metrics.Names(ledger.LookTurn, ledger.LookIdle, ledger.LookFailed))
 	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
 	})

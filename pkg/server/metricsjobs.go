@@ -218,6 +218,7 @@ func newCountsCollector(counts *search.Counts, protocols *commands.ProtocolHolde
 		counts: counts, protocols: protocols,
 		jobs:   prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
 		parked: prometheus.NewDesc("lucius_parked_jobs", "Live jobs that wait for their not_before.", nil, nil),
+		inLine: prometheus.NewDesc("lucius_line_waiting_jobs", "Live jobs that wait for their turn in their line.", nil, nil),
 		items: prometheus.NewDesc("lucius_work_items", "Active steps of live jobs, by state.",
 			[]string{"service", "step_type", "state"}, nil),
 		oldest: prometheus.NewDesc("lucius_work_oldest_seconds",
@@ -229,15 +230,16 @@ func newCountsCollector(counts *search.Counts, protocols *commands.ProtocolHolde
 // countsCollector collects the counts, which bound the labels to 100 kinds of work, and one
 // for all others.
 type countsCollector struct {
-	counts                      *search.Counts
-	protocols                   *commands.ProtocolHolder
-	jobs, parked, items, oldest *prometheus.Desc
+	counts                              *search.Counts
+	protocols                           *commands.ProtocolHolder
+	jobs, parked, inLine, items, oldest *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
 func (c *countsCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.jobs
 	to <- c.parked
+	to <- c.inLine
 	to <- c.items
 	to <- c.oldest
 }
@@ -251,7 +253,8 @@ func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
 	for state, n := range report.Jobs {
 		gauge(c.jobs, float64(n), strings.ToLower(string(state)))
 	}
-	gauge(c.parked, float64(report.Jobs[statemachine.JobQueued]))
+	gauge(c.parked, float64(report.Parked))
+	gauge(c.inLine, float64(report.InLine))
 	for i := range report.Services {
 		s := &report.Services[i]
 		for state, n := range map[string]int{

@@ -65,6 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 	cause = errors.Join(cause, s.requestsEnd())
 	stopReplies() // Also ends the inbox. Both end before the relay, which publishes what they commit.
 	replies.Wait()
+	cause = errors.Join(cause, s.looks.close(s.cfg.Grace)) // Before the relay, likewise.
 	stop()
 	cause = errors.Join(cause, group.Wait())
 	s.closeCounts(cause == nil)

@@ -38,6 +38,7 @@ type Server struct {
 	meters *meters
 	clock  *clockCheck
 
+	looks   *looks            // looks at lines that no caller waits for
 	handoff *outbox.Handoff   // directives on their way from a commit to the relay
 	mirror  *workqueue.Mirror // the head of the ready index
 	ended   search.Ended
@@ -70,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, meters: newMeters(cfg.Registry), clock: newClockCheck(cfg.Store, cfg.ClockTolerance, cfg.Logger),
-		handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
+		looks: newLooks(), handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
 		illegal: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
@@ -123,6 +124,8 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		s.webhooks.Offer(job)
 	}
 	settings.Observe = s.observe
+	settings.Later = s.looks.do
+	settings.Looked = func(outcome ledger.LookOutcome, _ error) { s.meters.looks.WithLabelValues(string(outcome)).Inc() }
 	settings.Unsure = func() { s.uses.Counts.Unsure() }
 	if s.cfg.Tracer != nil {
 		settings.Sample = s.cfg.Tracer.Sample
