@@ -144,7 +144,10 @@ var rules = []Rule{
 	{"listJobWebhooks", get, "/v1/jobs/{jobId}/webhooks", []Role{Read}, Owned, false},
 	{"getJob", get, "/v1/jobs/{jobId}", []Role{Read}, Owned, false},
 
+	{"listLines", get, "/v1/lines", []Role{Read}, Named, false},
 	{"releaseLine", post, "/v1/lines/{lineId}:release", []Role{Submit}, Owned, true},
+	{"listLineJobs", get, "/v1/lines/{lineId}/jobs", []Role{Read}, Owned, false},
+	{"getLine", get, "/v1/lines/{lineId}", []Role{Read}, Owned, false},
 
 	{"retryOutbox", post, "/v1/admin/outbox/retry", []Role{Admin}, Named, true},
 	{"listOutbox", get, "/v1/admin/outbox", []Role{Admin}, Named, false},

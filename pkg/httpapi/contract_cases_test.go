@@ -47,6 +47,8 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		for _, kind := range []string{"retries", "cancellations", "pausings", "resumptions"} {
 			g.given(t, "POST /v1/admin/"+kind, `{"tenant_id":"t","reason":"why"}`)
 		}
+	case "listLines":
+		g.line(t)
 	case "listOutbox":
 		g.submitted(t)
 	case "claimWork", "listServices", "getOverview":

@@ -7,7 +7,52 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 )
+
+// ListLines is GET /v1/lines.
+func (e *endpoints) ListLines(w http.ResponseWriter, r *http.Request, params api.ListLinesParams) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if params.State != "" && !params.State.Valid() {
+			return nil, invalid("parameter state must be blocked or moving", nil)
+		}
+		found, next, err := e.Jobs.Lines(ctx, search.LineFilter{
+			TenantID: orZero(params.TenantID), Blocked: params.State == api.LineStateBlocked, Moving: params.State == api.LineStateMoving,
+		}, limit, at.after)
+		page := api.LinePage{Lines: make([]api.Line, len(found)), NextPageToken: at.token(next)}
+		for i := range found {
+			page.Lines[i] = lineOf(&found[i])
+		}
+		return page, err
+	})
+}
+
+// GetLine is GET /v1/lines/{lineId}.
+func (e *endpoints) GetLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		line, err := e.Jobs.Line(ctx, lineID)
+		if err != nil {
+			return nil, err
+		}
+		return lineOf(line), nil
+	})
+}
+
+// ListLineJobs is GET /v1/lines/{lineId}/jobs.
+func (e *endpoints) ListLineJobs(w http.ResponseWriter, r *http.Request, lineID api.LineID, params api.ListLineJobsParams) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		from, err := at.rev()
+		if err != nil {
+			return nil, err
+		}
+		found, next, err := e.jobsFor(ctx).LineJobs(ctx, lineID, from, limit)
+		page := api.LineJobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.revToken(next)}
+		for i := range found {
+			page.Jobs[i] = JobOf(&found[i])
+		}
+		return page, err
+	})
+}
 
 // ReleaseLine is POST /v1/lines/{lineId}:release.
 func (e *endpoints) ReleaseLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {

@@ -1,6 +1,8 @@
 package httpapi_test
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -70,4 +72,89 @@ func TestReleaseLine_TellsNothingOfOtherJobs(t *testing.T) {
 	}
 	got := g.as(t, "submit:t", "POST /v1/lines/"+foreign.Job.Place.Line+":release", `{"jobId":"`+foreign.Job.ID+`"}`)
 	wantProblem(t, got, apierror.LineNotFound, "No job is in such a line.")
+}
+
+func TestListLines_ShowsEachLineOnce(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	moving, released := h.line(t)
+	h.given(t, "POST /v1/lines/"+moving+":release", `{"jobId":"`+released+`"}`)
+	want := map[string]api.LineState{}
+	for range 5 {
+		blocked, _ := h.line(t)
+		want[blocked] = api.LineStateBlocked
+	}
+	h.tenant = "o"
+	foreign, _ := h.line(t)
+	list := func(query string) map[string]api.LineState {
+		t.Helper()
+		found, token := map[string]api.LineState{}, ""
+		for {
+			page := decoded[api.LinePage](t, h.do(t, http.MethodGet, "/v1/lines?limit=2"+query+token, ""))
+			for _, line := range page.Lines {
+				if _, again := found[line.LineID]; again || line.Waiting > 1 || line.Head.JobID == "" || line.Since.IsZero() {
+					t.Errorf("listed %+v", line)
+				}
+				found[line.LineID] = line.State
+			}
+			if page.NextPageToken == "" {
+				return found
+			}
+			token = "&page_token=" + page.NextPageToken
+		}
+	}
+	if diff := cmp.Diff(want, list("&tenant_id=t&state=blocked")); diff != "" {
+		t.Errorf("blocked lines (-want +got):\n%s", diff)
+	}
+	for line := range list("&tenant_id=t&state=moving") {
+		if line != moving {
+			t.Errorf("line %s is listed as moving", line)
+		}
+	}
+	want[foreign] = api.LineStateBlocked
+	if diff := cmp.Diff(want, list("&state=blocked")); diff != "" {
+		t.Errorf("blocked lines of all tenants (-want +got):\n%s", diff)
+	}
+}
+
+func TestListLines_RefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	for query, want := range map[string]string{
+		"?state=standing":                                      "parameter state must be blocked or moving.",
+		"?page_token=nonsense":                                 "parameter page_token is invalid, or of another list: only limit may differ from the request that gave it.",
+		"?page_token=" + pageToken("/v1/lines?", "99/"):        "page_token is invalid.",
+		"?page_token=" + pageToken("/v1/lines?", "0/line:a:b"): "page_token is invalid.",
+	} {
+		wantProblem(t, h.do(t, http.MethodGet, "/v1/lines"+query, ""), apierror.InvalidEnvelope, want)
+	}
+}
+
+// pageToken is a token of that list for a position.
+func pageToken(list, position string) string {
+	digest := sha256.Sum256([]byte(list))
+	return base64.RawURLEncoding.EncodeToString([]byte(string(digest[:6]) + position))
+}
+
+func TestListLineJobs_IsInTheirOrder(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	line, blocker := h.line(t)
+	first := decoded[api.LineJobPage](t, h.do(t, http.MethodGet, "/v1/lines/"+line+"/jobs?limit=1", ""))
+	second := decoded[api.LineJobPage](t, h.do(t, http.MethodGet, "/v1/lines/"+line+"/jobs?limit=1&page_token="+first.NextPageToken, ""))
+	if len(first.Jobs) != 1 || first.Jobs[0].JobID != blocker || first.NextPageToken == "" {
+		t.Errorf("the first page is %+v", first)
+	}
+	if len(second.Jobs) != 1 || second.NextPageToken != "" || second.Jobs[0].Waiting.Reason != api.WaitingReasonLineBlocked ||
+		second.Jobs[0].Waiting.BlockedBy.ID != blocker {
+		t.Errorf("the second page is %+v", second)
+	}
+	got := decoded[api.Line](t, h.do(t, http.MethodGet, "/v1/lines/"+line, ""))
+	want := api.Line{
+		LineID: line, TenantID: "t", OrderKey: "line1", State: api.LineStateBlocked, Waiting: 1,
+		Head: api.LineHead{JobID: blocker, State: api.JobStateFailedFinal, ErrorCode: "bad_scan"},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Line{}, "AsOf", "Since")); diff != "" {
+		t.Errorf("the line (-want +got):\n%s", diff)
+	}
 }

@@ -81,13 +81,23 @@ func (l *Ledger) viewLine(ctx context.Context, ln *line) (*LineView, error) {
 	return view, nil
 }
 
-// Lines returns one page of a tenant's lines in which jobs wait or a failure blocks, in one shard, and the
-// start of the next page. A row of a line that is gone is deleted past the grace.
-func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, from string) ([]LineView, string, error) {
-	prefix := l.shardKey(shard, tablestore.Join("line", tenantID, ""))
+// Lines returns one page of the lines in which jobs wait or a failure blocks, in one shard, and the key
+// after which the next page begins, empty at the end. They are those of a tenant, or without one of all
+// tenants, one after the other. A row of a line that is gone is deleted past the grace.
+func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, after string) ([]LineView, string, error) {
+	prefix := l.shardKey(shard, tablestore.Join("line", ""))
+	if tenantID != "" {
+		prefix = l.shardKey(shard, tablestore.Join("line", tenantID, ""))
+	}
+	from, end := prefix.Row, tablestore.PrefixEnd(prefix.Row)
+	if after != "" {
+		from = max(from, after+"!") // No key extends another.
+	}
+	if from >= end {
+		return nil, "", nil
+	}
 	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row, To: tablestore.PrefixEnd(prefix.Row),
-		Limit: limit, Continue: from,
+		Table: prefix.Table, Partition: prefix.Partition, From: from, To: end, Limit: limit,
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("read the lines of tenant %q: %w", tenantID, err)
@@ -123,7 +133,17 @@ func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, f
 			views = append(views, view)
 		}
 	}
-	return views, page.Next, nil
+	next := ""
+	if n := len(page.Rows); n > 0 && page.Next != "" {
+		next = page.Rows[n-1].Key.Row
+	}
+	return views, next, nil
+}
+
+// ValidLinesKey reports whether a page of [Ledger.Lines] may begin after that key.
+func ValidLinesKey(key string) bool {
+	parts, err := tablestore.Split(key)
+	return err == nil && len(parts) == 4 && parts[0] == "line"
 }
 
 // LineJobs returns the ids of the jobs of a line in their order, from that seq on, at most that many, and

@@ -4,9 +4,107 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
+
+// maxLines bounds the lines that are read for one page of a list.
+const maxLines = 1000
+
+// LineFilter selects lines. Its zero value selects those of all tenants.
+type LineFilter struct {
+	TenantID string
+	// Blocked selects lines that a failed job blocks, and Moving the others. Without either, both are listed.
+	Blocked, Moving bool
+}
+
+// Lines returns one page of the lines in which jobs wait or that a failed job blocks, in no particular
+// order, and the position to continue after, empty at the end. A page with fewer lines than the limit is not
+// the last one unless the position is empty: a page is searched for in 1,000 lines, and for 5 s. The errors
+// are [*apierror.Error]s.
+func (s *Service) Lines(ctx context.Context, f LineFilter, limit int, after string) ([]ledger.LineView, string, error) {
+	shard, key, err := parseLinesPosition(after, s.ledger.Shards())
+	if err != nil {
+		return nil, "", err
+	}
+	var found []ledger.LineView
+	for begun, read := time.Now(), 0; shard < s.ledger.Shards(); {
+		if len(found) == limit || read >= maxLines || time.Since(begun) >= searchTime {
+			return found, fmt.Sprintf("%d/%s", shard, key), nil
+		}
+		page := limit - len(found)
+		lines, next, err := s.ledger.Lines(ctx, f.TenantID, shard, page, key)
+		if err != nil {
+			return nil, "", ledger.Problem(err)
+		}
+		for i := range lines {
+			if blocked := lines[i].Blocked(); f.Blocked == f.Moving || f.Blocked == blocked {
+				found = append(found, lines[i])
+			}
+		}
+		read += page
+		if key = next; key == "" {
+			shard++
+		}
+	}
+	return found, "", nil
+}
+
+// parseLinesPosition returns the shard at which a page of lines begins, and the key after which.
+func parseLinesPosition(text string, shards int) (shard int, key string, err error) {
+	if text == "" {
+		return 0, "", nil
+	}
+	number, key, _ := strings.Cut(text, "/")
+	shard, err = strconv.Atoi(number)
+	if err != nil || shard < 0 || shard >= shards || key != "" && !ledger.ValidLinesKey(key) {
+		return 0, "", apierror.Refused([]apierror.Violation{{Message: "page_token is invalid"}})
+	}
+	return shard, key, nil
+}
+
+// Line returns a line. The errors are [*apierror.Error]s, line_not_found if no job is in it.
+func (s *Service) Line(ctx context.Context, id string) (*ledger.LineView, error) {
+	line, err := s.ledger.Line(ctx, id)
+	return line, ledger.Problem(err)
+}
+
+// LineJobs returns one page of the jobs of a line in their order, from that seq on, and the seq with which
+// the next page begins, 0 if there is none. A large job may end a page early. The errors are
+// [*apierror.Error]s, line_not_found if no job is in the line.
+func (s *Service) LineJobs(ctx context.Context, id string, from int64, limit int) ([]Shown, int64, error) {
+	ids, next, err := s.ledger.LineJobs(ctx, id, from, limit)
+	if err != nil {
+		return nil, 0, ledger.Problem(err)
+	}
+	var found []Shown
+	size, firsts := 0, lineFirsts{}
+	for _, jobID := range ids {
+		agg, err := s.ledger.Job(ctx, jobID)
+		if errors.Is(err, ledger.ErrJobNotFound) {
+			continue // It was purged since.
+		}
+		if err != nil {
+			return nil, 0, ledger.Problem(err)
+		}
+		if len(found) > 0 && size >= PageBytes(limit) {
+			next = agg.Job.Place.Seq
+			break
+		}
+		shown, err := s.waiting(ctx, agg, firsts)
+		if err != nil {
+			return nil, 0, err
+		}
+		found = append(found, shown)
+		size += encodedSize(&shown)
+	}
+	return found, next, nil
+}
 
 // Release lets the line go on past a job that blocks it, and returns the line; without a place if no job is
 // left in it. A job that does not exist does not block either, so that the answer tells nothing of the jobs

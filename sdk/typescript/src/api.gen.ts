@@ -671,6 +671,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/lines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List lines
+         * @description The lines in which a job waits or that a failed job blocks, in no particular order. If few lines
+         *     match, a page may have fewer lines than requested, or none, and still have a next page:
+         *     continue until there is no `next_page_token`. For one page the server reads at most 1,000
+         *     lines, and for at most 5 seconds.
+         */
+        get: operations["listLines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/lines/{lineId}:release": {
         parameters: {
             query?: never;
@@ -694,6 +717,59 @@ export interface paths {
          *     rerun took its place.
          */
         post: operations["releaseLine"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/lines/{lineId}/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the jobs of a line
+         * @description In the order in which they run. A failed job that blocks the line is the first of them. Steps
+         *     lack their payloads.
+         */
+        get: operations["listLineJobs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/lines/{lineId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a line
+         * @description Shows whether the line is blocked, and by which job. A line without jobs does not exist.
+         */
+        get: operations["getLine"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2198,6 +2274,26 @@ export interface components {
              * @example 2026-01-27T12:00:00.000Z
              */
             as_of: string;
+        };
+        /** @description One page of lines. */
+        LinePage: {
+            /** @description The lines. */
+            lines: components["schemas"]["Line"][];
+            /**
+             * @description For the next page; absent on the last.
+             * @example MTc2OTUwNzIw
+             */
+            next_page_token?: string;
+        };
+        /** @description One page of the jobs of a line. */
+        LineJobPage: {
+            /** @description The jobs, in the order in which they run. */
+            jobs: components["schemas"]["Job"][];
+            /**
+             * @description For the next page; absent on the last.
+             * @example MTc2OTUwNzIw
+             */
+            next_page_token?: string;
         };
         /** @description The dates to change. A request names at least one. */
         RescheduleRequest: {
@@ -7162,6 +7258,55 @@ export interface operations {
             503: components["responses"]["Unavailable"];
         };
     };
+    listLines: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only lines of this tenant.
+                 * @example tenant_a
+                 */
+                tenant_id?: string;
+                /**
+                 * @description Only lines in this state.
+                 * @example blocked
+                 */
+                state?: components["schemas"]["LineState"];
+                /**
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of lines. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinePage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
     releaseLine: {
         parameters: {
             query?: never;
@@ -7197,6 +7342,85 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listLineJobs: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of jobs. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineJobPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The line. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Line"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
