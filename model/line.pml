@@ -20,8 +20,8 @@
  * MUTANT breaks one rule, and must then be caught: see check.sh.
  */
 
-#ifndef JOBS
-#define JOBS 3
+#ifndef COMMANDS
+#define COMMANDS 3       /* each for one job */
 #endif
 #ifndef CRASHES
 #define CRASHES 1
@@ -39,7 +39,7 @@
 #define REPEATS 0        /* requests with a command that is being accepted */
 #endif
 #ifndef RERUNS
-#define RERUNS 0         /* how many of the jobs may be reruns */
+#define RERUNS 0         /* commands that may be reruns */
 #endif
 #ifndef RELEASES
 #define RELEASES 0
@@ -79,6 +79,7 @@
 #define RELEASE_ENTRY_EARLY 17 /* the entry of a release is deleted while the release may still come */
 #define CANCEL_UNBLOCKS    18  /* a cancelled rerun does not block */
 
+#define JOBS      3
 #define PROCESSES 2
 #define LATE      PROCESSES    /* stands for a batch that timed out */
 #define PLACES    5
@@ -215,6 +216,9 @@ inline commitAccept(job, inserted, e, s, t) {
 	fi;
 	check()
 }
+
+/* The place of a job that ended and does not block is gone, whatever HEAD names. */
+inline closed(job) { epochOf[job] = 0; seqOf[job] = 0; tookOf[job] = NOJOB }
 
 /* An entry goes. */
 inline drop(e) { entry[e] = false; check() }
@@ -363,15 +367,15 @@ endIdle:
 		if
 		/* A command, its entry written; the rerun of a job that failed; the repeat of a
 		 * command, which takes over its claim and so the job's id. */
-		:: accepted < JOBS ->
+		:: accepted < COMMANDS ->
 			j = accepted; accepted++; mine = j; entry[mine] = true;
 			if
 			:: dates > 0 -> dates--; dated[j] = true; entry[DATE(j)] = true
 			:: true
 			fi;
 			goto plan
-		:: accepted < JOBS && reruns > 0 && FAILURE(0) -> n = 0; goto rerun
-		:: accepted < JOBS && reruns > 0 && FAILURE(1) -> n = 1; goto rerun
+		:: accepted < COMMANDS && reruns > 0 && FAILURE(0) -> n = 0; goto rerun
+		:: accepted < COMMANDS && reruns > 0 && FAILURE(1) -> n = 1; goto rerun
 		:: repeats > 0 && accepted > 0 && state[0] == MISSING -> j = 0; goto repeat
 		:: repeats > 0 && accepted > 1 && state[1] == MISSING -> j = 1; goto repeat
 		:: repeats > 0 && accepted > 2 && state[2] == MISSING -> j = 2; goto repeat
@@ -429,7 +433,7 @@ end:
 		mine = END(j); entry[mine] = true;
 		if
 		:: failures > 0 -> failures--; state[j] = FAILED
-		:: true -> state[j] = DONE
+		:: true -> state[j] = DONE; closed(j)
 		fi;
 		check();
 		if
@@ -438,6 +442,10 @@ end:
 		fi;
 cancel:
 		cancels--; mine = END(j); entry[mine] = true; state[j] = CANCELLED; dated[j] = false;
+		if
+		:: !BLOCKS(j) -> closed(j)
+		:: else
+		fi;
 		check();
 		goto changed;
 pause:
@@ -516,32 +524,29 @@ send:
 	atomic {
 		if
 		:: crashes > 0 -> crash(me); goto endIdle
-		:: lates > 0 -> makeLate(me)
-		:: MAYAPPLY(me) -> apply(me); goto applied
+		:: lates > 0 -> makeLate(me); goto unknown
+		:: MAYAPPLY(me) -> apply(me)
 		:: !MAYAPPLY(me) -> goto again
-		fi
-	}
-	atomic {                                /* the outcome is unknown: read P */
+		fi;
+applied:
 		if
-		:: batch[me] != RELEASE && batch[me] != REMOVE && next != 0 && epoch == batchEpoch[me] &&
-		   place[batchSeq[me]] == j -> goto applied
-		:: else
-		fi
-	}
+		:: batch[me] == RELEASE -> clearBatch(me); goto changed
+		:: batch[me] == REMOVE -> clearBatch(me); goto finish
+		:: else -> first = (batch[me] == INSERT); batch[me] = NONE; fresh[me] = false; goto commit
+		fi;
 again:
-	atomic {
 		if
 		:: batch[me] == RELEASE -> clearBatch(me); goto release
-		:: batch[me] == REMOVE -> clearBatch(me); clearSeen(me); goto look
+		:: batch[me] == REMOVE -> clearBatch(me); goto look
 		:: else -> batch[me] = NONE; goto plan
 		fi
 	}
-applied:
+unknown:                                /* read P */
 	atomic {
 		if
-		:: batch[me] == RELEASE -> clearBatch(me); goto changed
-		:: batch[me] == REMOVE -> goto finish
-		:: else -> first = (batch[me] == INSERT); batch[me] = NONE; fresh[me] = false
+		:: batch[me] != RELEASE && batch[me] != REMOVE && next != 0 && epoch == batchEpoch[me] &&
+		   place[batchSeq[me]] == j -> goto applied
+		:: else -> goto again
 		fi
 	}
 commit:                                 /* of an accept; its place is known and kept */
@@ -564,17 +569,15 @@ commit:                                 /* of an accept; its place is known and 
 		:: COMMITTED(j)
 		fi
 	}
-changed:
+changed:                                /* after a commit: read LINE, then the places, then the job of each */
 	atomic {
 		mayCrash(me);
 		clearBatch(me); first = false; j = NOJOB;
 		if
 		:: MUTANT == ENTRY_BEFORE_LOOK -> drop(mine); mine = NOENTRY
 		:: else
-		fi
-	}
-look:                                   /* read LINE, then the places, then the job of each */
-	atomic {
+		fi;
+look:
 		if
 		:: next == 0 -> goto finish
 		:: else -> fresh[me] = true; seenEpoch[me] = epoch; seenNext = next
@@ -583,19 +586,17 @@ look:                                   /* read LINE, then the places, then the 
 	atomic {
 		if
 		:: epoch != seenEpoch[me] -> clearSeen(me); goto look
-		:: else -> read(1); read(2)
+		:: else -> read(1); read(2); q = 1
 		fi;
-		if
-		:: PAGES == 1 -> read(3); read(4); read(5)
-		:: else
-		fi;
-		q = 1
+#if PAGES == 1
+		read(3); read(4); read(5); seenNext = 0
+#endif
 	}
 #if PAGES > 1
 	atomic {
 		if
 		:: epoch != seenEpoch[me] -> clearSeen(me); goto look
-		:: else -> read(3); read(4); read(5)
+		:: else -> read(3); read(4); read(5); seenNext = 0
 		fi
 	}
 #endif
@@ -611,26 +612,26 @@ walk:
 		fi;
 		if
 		:: SEEN_GONE(j, q) -> seenGone = seenGone | BIT(q); q++; goto walk
-		:: !SEEN_GONE(j, q) && !MAYTURN(j) -> goto remove      /* it runs, is parked or paused, blocks, or is pending */
-		:: !SEEN_GONE(j, q) && MAYTURN(j)
-		fi
-	}
-	atomic {                                /* the turn */
-		if
-		:: MAYTURN(j) && SEEN_NAMED(j, q) -> begin(j); check()
-		:: else
-		fi
-	}
+		:: !SEEN_GONE(j, q) && MAYTURN(j) -> goto turn
+		:: else                 /* it runs, is parked or paused, blocks, or is pending */
+		fi;
 remove:
-	atomic {
 		if
 		:: seenGone == 0 -> goto finish
 		:: else
 		fi;
 		batch[me] = REMOVE; batchGone[me] = seenGone;
 		batchLast[me] = (LEFT(1) + LEFT(2) + LEFT(3) + LEFT(4) + LEFT(5) == 0);
-		j = NOJOB; q = 0;
+		clearSeen(me);
 		goto send
+	}
+turn:
+	atomic {
+		if
+		:: MAYTURN(j) && SEEN_NAMED(j, q) -> begin(j); check()
+		:: else
+		fi;
+		goto remove
 	}
 finish:
 	atomic {
