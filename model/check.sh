@@ -105,5 +105,35 @@ for mutant in MEMORY_AFTER REPLACE_QUEUED REPLACE_ENDED REPLACE_BLIND; do
     check claims "mutant $mutant" safety safe "-DMUTANT=$number"
 done
 
+check line "3 jobs, 2 crashes" pass safe "-DCRASHES=2"
+check line "3 jobs, a look in two pages" pass safe "-DCRASHES=0 -DPAGES=2"
+check line "3 jobs, 1 request repeated" pass safe "-DCRASHES=0 -DREPEATS=1"
+check line "3 jobs, 1 cancel" pass safe "-DCRASHES=0 -DCANCELS=1"
+check line "3 jobs, 1 date, 1 pause" pass safe "-DCRASHES=0 -DDATES=1 -DPAUSES=1"
+check line "3 jobs, 1 failure, rerun and release" pass safe "-DCRASHES=0 -DFAILURES=1 -DRERUNS=1 -DRELEASES=1"
+check line "3 jobs, 2 failures, 2 reruns" pass safe "-DCRASHES=0 -DFAILURES=2 -DRERUNS=2"
+check line "3 jobs: every run ends" pass finite "-DCRASHES=0"
+
+number=0
+for mutant in REMOVE_BLIND SAME_EPOCH NO_NEXT TURN_ANY_PLACE TURN_PARKED NO_LOOK_END NO_LOOK_ACCEPT NO_LOOK_RESUME \
+    NO_LOOK_DATE ENTRY_BEFORE_LOOK NO_TOMBSTONE LOST_RERUN_GONE TAKE_BLIND RELEASE_IN_JOB TAKE_RELEASED PLACE_AFTER \
+    RELEASE_ENTRY_EARLY CANCEL_UNBLOCKS; do
+    number=$((number + 1))
+    instance="-DCRASHES=0"
+    case $mutant in
+    SAME_EPOCH | RELEASE_ENTRY_EARLY) instance+=" -DLATES=1 -DFAILURES=1 -DRELEASES=1" ;;
+    NO_NEXT) instance+=" -DPAGES=2" ;;
+    TURN_ANY_PLACE) instance+=" -DREPEATS=1" ;;
+    TURN_PARKED | NO_LOOK_DATE) instance+=" -DDATES=1" ;;
+    NO_LOOK_RESUME) instance+=" -DPAUSES=1" ;;
+    ENTRY_BEFORE_LOOK | NO_TOMBSTONE) instance="-DCRASHES=1" ;;
+    LOST_RERUN_GONE) instance="-DCRASHES=1 -DFAILURES=1 -DRERUNS=1" ;;
+    TAKE_BLIND) instance+=" -DFAILURES=1 -DRERUNS=2" ;;
+    RELEASE_IN_JOB | TAKE_RELEASED) instance+=" -DFAILURES=1 -DRERUNS=1 -DRELEASES=1" ;;
+    CANCEL_UNBLOCKS) instance+=" -DFAILURES=1 -DRERUNS=1 -DCANCELS=1" ;;
+    esac
+    check line "mutant $mutant" safety safe "$instance -DMUTANT=$number"
+done
+
 wait
 [[ ! -e $dir/failed ]]
