@@ -47,8 +47,8 @@ func (t *tool) submit() *cobra.Command {
 			"With -o json or yaml, one command prints its receipt, and many print the batch's results; with --wait,\n" +
 			"the job or a page of jobs.",
 		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json\n" +
-			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n  lucius submit command.json --in 90m\n" +
-			"  lucius submit commands.jsonl --order-key customer-42",
+			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n" +
+			"  lucius submit command.json --in 90m\n  lucius submit commands.jsonl --order-key customer-42",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if o.timeout != 0 && !o.wait {
 			return usagef("--timeout needs --wait")

@@ -117,17 +117,10 @@ func (x *explained) live() Answer {
 	case api.WaitingReasonScheduled:
 		a.Headline = say("The job begins at ", w.Until, ", ", until, ".")
 		a.Next = Next{BeginJob, job.JobID}
-	case api.WaitingReasonLineBlocked:
-		a.Headline = say("A job of the same order key before this one has failed.")
-		a.Next = first(w)
-	case api.WaitingReasonBehind:
-		a.Headline = say("The job waits for the jobs of its order key before it.")
-		a.Next = first(w)
-	case api.WaitingReasonStarting:
-		a.Headline = say("It is the job's turn, and it is about to begin.")
+	case api.WaitingReasonLineBlocked, api.WaitingReasonBehind, api.WaitingReasonStarting:
+		a.Headline, a.Next = inLine(w)
 	case api.WaitingReasonScopePaused:
-		a.Headline = say("Dispatch to ", step.Service, " is ", detail, ".")
-		a.Next = Next{Do: EndPause}
+		a.Headline, a.Next = say("Dispatch to ", step.Service, " is ", detail, "."), Next{Do: EndPause}
 	case api.WaitingReasonCircuitOpen:
 		a.Headline = say("The bus is out of service for ", step.StepID, "; the next try is ", until, ".")
 	case api.WaitingReasonPublishing:
@@ -158,12 +151,19 @@ func (x *explained) live() Answer {
 	return a
 }
 
-// first names the first job of the line that the job waits in.
-func first(w *api.Waiting) Next {
-	if w.BlockedBy == nil {
-		return Next{}
+// inLine explains the wait of a job for its turn, and names the first job of its line.
+func inLine(w *api.Waiting) (headline Sentence, next Next) {
+	if w.BlockedBy != nil {
+		next = Next{SeeFirst, w.BlockedBy.ID}
 	}
-	return Next{SeeFirst, w.BlockedBy.ID}
+	switch w.Reason {
+	case api.WaitingReasonLineBlocked:
+		return say("A job of the same order key before this one has failed."), next
+	case api.WaitingReasonBehind:
+		return say("The job waits for the jobs of its order key before it."), next
+	default:
+		return say("It is the job's turn, and it is about to begin."), next
+	}
 }
 
 // Progress says how far a running step is, empty if that is not known.

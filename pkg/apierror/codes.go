@@ -44,7 +44,7 @@ const (
 	NotOwner            Code = "not_owner"            // another worker holds the work item
 	LineBusy            Code = "line_busy"            // a command of mode reject, and its line has a job
 	NotBlocking         Code = "not_blocking"         // the job to release does not block its line
-	PredecessorRefused  Code = "predecessor_refused"  // not tried: a command of its line before it in the batch was refused; the caller may retry both
+	PredecessorRefused  Code = "predecessor_refused"  // not tried after another of its line; the caller may retry both
 )
 
 // The codes of access and load.

@@ -139,7 +139,8 @@ func (c *protocolChecker) names(at schemaPath, list []yamlScalar, count, size in
 
 // input checks where a step's input comes from.
 func (c *protocolChecker) input(at schemaPath, s yamlScalar) statemachine.InputSource {
-	return statemachine.InputSource(cmp.Or(c.word(at, s, string(statemachine.InputJob), string(statemachine.InputPrevious)), string(statemachine.InputJob)))
+	source := statemachine.InputSource(c.word(at, s, string(statemachine.InputJob), string(statemachine.InputPrevious)))
+	return cmp.Or(source, statemachine.InputJob)
 }
 
 // mode checks a mode.

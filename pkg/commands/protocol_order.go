@@ -174,6 +174,7 @@ func (p *Protocol) orderKey(command *Command) (string, error) {
 	case value == nil:
 		return "", unfit(code, pointer, "is required, because the protocol %s orders its commands by a key", p.ID)
 	default:
-		return "", unfit(code, pointer, "must be a string, not %s, because the protocol %s takes the order key from it", describe(value), p.ID)
+		return "", unfit(code, pointer, "must be a string, not %s, because the protocol %s takes the order key from it",
+			describe(value), p.ID)
 	}
 }
