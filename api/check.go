@@ -129,6 +129,13 @@ func (c *ReleaseRequest) Check() []apierror.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
+func (c *LineCancelRequest) Check() []apierror.Violation {
+	var v violations
+	v.reason(c.Reason, 1)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
 func (c *RescheduleRequest) Check() []apierror.Violation {
 	var v violations
 	if c.NotBefore.IsZero() && c.DelaySeconds == nil && c.NotAfter.IsZero() && !c.NeverExpires {

@@ -2766,6 +2766,32 @@ type Line struct {
 	Waiting int64 `json:"waiting"`
 }
 
+// LineCancelRequest Says why the jobs are cancelled.
+type LineCancelRequest struct {
+	// Reason For the histories of the jobs.
+	//
+	// Example: The customer left.
+	Reason string `json:"reason"`
+}
+
+// LineCancellation What a request cancelled in a line.
+type LineCancellation struct {
+	// Cancelled How many jobs this request cancelled.
+	//
+	// Example: 41
+	Cancelled int `json:"cancelled"`
+
+	// LineID The line.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id"`
+
+	// More Whether more jobs may wait in the line.
+	//
+	// Example: false
+	More bool `json:"more"`
+}
+
 // LineHead The first job of a line.
 type LineHead struct {
 	// ErrorCode Why it failed.
@@ -6489,6 +6515,9 @@ type RescheduleJobJSONRequestBody = RescheduleRequest
 // ResumeJobJSONRequestBody defines body for ResumeJob for application/json ContentType.
 type ResumeJobJSONRequestBody = ControlRequest
 
+// CancelLineJSONRequestBody defines body for CancelLine for application/json ContentType.
+type CancelLineJSONRequestBody = LineCancelRequest
+
 // ReleaseLineJSONRequestBody defines body for ReleaseLine for application/json ContentType.
 type ReleaseLineJSONRequestBody = ReleaseRequest
 
@@ -7416,6 +7445,28 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/lines/{lineId}/jobs (the `ListLineJobs` operationId).
 	ListLineJobs(ctx context.Context, lineID LineID, params *ListLineJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelLineWithBody Cancel the jobs of a line that have not begun
+	//
+	// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+	// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+	// repeat it while the answer says that there may be `more`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+	CancelLineWithBody(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelLine Cancel the jobs of a line that have not begun
+	//
+	// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+	// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+	// repeat it while the answer says that there may be `more`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+	CancelLine(ctx context.Context, lineID LineID, body CancelLineJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ReleaseLineWithBody Let a blocked line go on without a rerun
 	//
@@ -9232,6 +9283,48 @@ func (c *Client) GetLine(ctx context.Context, lineID LineID, reqEditors ...Reque
 // Corresponds with GET /v1/lines/{lineId}/jobs (the `ListLineJobs` operationId).
 func (c *Client) ListLineJobs(ctx context.Context, lineID LineID, params *ListLineJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListLineJobsRequest(c.Server, lineID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelLineWithBody Cancel the jobs of a line that have not begun
+//
+// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+// repeat it while the answer says that there may be `more`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+func (c *Client) CancelLineWithBody(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelLineRequestWithBody(c.Server, lineID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelLine Cancel the jobs of a line that have not begun
+//
+// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+// repeat it while the answer says that there may be `more`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+func (c *Client) CancelLine(ctx context.Context, lineID LineID, body CancelLineJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelLineRequest(c.Server, lineID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -12768,6 +12861,53 @@ func NewListLineJobsRequest(server string, lineID LineID, params *ListLineJobsPa
 	return req, nil
 }
 
+// NewCancelLineRequest calls the generic CancelLine builder with application/json body
+func NewCancelLineRequest(server string, lineID LineID, body CancelLineJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCancelLineRequestWithBody(server, lineID, "application/json", bodyReader)
+}
+
+// NewCancelLineRequestWithBody constructs an http.Request for the CancelLine method, with any body, and a specified content type
+func NewCancelLineRequestWithBody(server string, lineID LineID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lineId", lineID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/lines/%s:cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewReleaseLineRequest calls the generic ReleaseLine builder with application/json body
 func NewReleaseLineRequest(server string, lineID LineID, body ReleaseLineJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -14243,6 +14383,28 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/lines/{lineId}/jobs (the `ListLineJobs` operationId).
 	ListLineJobsWithResponse(ctx context.Context, lineID LineID, params *ListLineJobsParams, reqEditors ...RequestEditorFn) (*ListLineJobsResponse, error)
+
+	// CancelLineWithBodyWithResponse Cancel the jobs of a line that have not begun
+	//
+	// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+	// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+	// repeat it while the answer says that there may be `more`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+	CancelLineWithBodyWithResponse(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelLineResponse, error)
+
+	// CancelLineWithResponse Cancel the jobs of a line that have not begun
+	//
+	// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+	// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+	// repeat it while the answer says that there may be `more`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+	CancelLineWithResponse(ctx context.Context, lineID LineID, body CancelLineJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelLineResponse, error)
 
 	// ReleaseLineWithBodyWithResponse Let a blocked line go on without a rerun
 	//
@@ -17601,6 +17763,68 @@ func (r ListLineJobsResponse) StatusCode() int {
 	return 0
 }
 
+// CancelLineResponse401Headers the declared response headers of an HTTP 401 response for CancelLine
+type CancelLineResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CancelLineResponse429Headers the declared response headers of an HTTP 429 response for CancelLine
+type CancelLineResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CancelLineResponse503Headers the declared response headers of an HTTP 503 response for CancelLine
+type CancelLineResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CancelLineResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LineCancellation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CancelLineResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CancelLineResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CancelLineResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelLineResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelLineResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ReleaseLineResponse401Headers the declared response headers of an HTTP 401 response for ReleaseLine
 type ReleaseLineResponse401Headers struct {
 	WWWAuthenticate string
@@ -19710,6 +19934,40 @@ func (c *ClientWithResponses) ListLineJobsWithResponse(ctx context.Context, line
 		return nil, err
 	}
 	return ParseListLineJobsResponse(rsp)
+}
+
+// CancelLineWithBodyWithResponse Cancel the jobs of a line that have not begun
+//
+// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+// repeat it while the answer says that there may be `more`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+func (c *ClientWithResponses) CancelLineWithBodyWithResponse(ctx context.Context, lineID LineID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelLineResponse, error) {
+	rsp, err := c.CancelLineWithBody(ctx, lineID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelLineResponse(rsp)
+}
+
+// CancelLineWithResponse Cancel the jobs of a line that have not begun
+//
+// Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+// the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+// repeat it while the answer says that there may be `more`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/lines/{lineId}:cancel (the `CancelLine` operationId).
+func (c *ClientWithResponses) CancelLineWithResponse(ctx context.Context, lineID LineID, body CancelLineJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelLineResponse, error) {
+	rsp, err := c.CancelLine(ctx, lineID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelLineResponse(rsp)
 }
 
 // ReleaseLineWithBodyWithResponse Let a blocked line go on without a rerun
@@ -25987,6 +26245,128 @@ func ParseListLineJobsResponse(rsp *http.Response) (*ListLineJobsResponse, error
 	return response, nil
 }
 
+// ParseCancelLineResponse parses an HTTP response from a CancelLineWithResponse call
+func ParseCancelLineResponse(rsp *http.Response) (*CancelLineResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelLineResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LineCancellation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CancelLineResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CancelLineResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CancelLineResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseReleaseLineResponse parses an HTTP response from a ReleaseLineWithResponse call
 func ParseReleaseLineResponse(rsp *http.Response) (*ReleaseLineResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -27593,6 +27973,9 @@ type ServerInterface interface {
 	// ListLineJobs List the jobs of a line
 	// (GET /v1/lines/{lineId}/jobs)
 	ListLineJobs(w http.ResponseWriter, r *http.Request, lineID LineID, params ListLineJobsParams)
+	// CancelLine Cancel the jobs of a line that have not begun
+	// (POST /v1/lines/{lineId}:cancel)
+	CancelLine(w http.ResponseWriter, r *http.Request, lineID LineID)
 	// ReleaseLine Let a blocked line go on without a rerun
 	// (POST /v1/lines/{lineId}:release)
 	ReleaseLine(w http.ResponseWriter, r *http.Request, lineID LineID)
@@ -29820,6 +30203,32 @@ func (siw *ServerInterfaceWrapper) ListLineJobs(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// CancelLine operation middleware
+func (siw *ServerInterfaceWrapper) CancelLine(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lineId" -------------
+	var lineID LineID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lineId", mux.Vars(r)["lineId"], &lineID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "lineId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelLine(w, r, lineID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ReleaseLine operation middleware
 func (siw *ServerInterfaceWrapper) ReleaseLine(w http.ResponseWriter, r *http.Request) {
 
@@ -30313,6 +30722,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}", wrapper.GetJob).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/lines", wrapper.ListLines).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}:cancel", wrapper.CancelLine).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}:release", wrapper.ReleaseLine).Methods(http.MethodPost)
 

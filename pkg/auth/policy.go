@@ -145,6 +145,7 @@ var rules = []Rule{
 	{"getJob", get, "/v1/jobs/{jobId}", []Role{Read}, Owned, false},
 
 	{"listLines", get, "/v1/lines", []Role{Read}, Named, false},
+	{"cancelLine", post, "/v1/lines/{lineId}:cancel", []Role{Submit}, Owned, true},
 	{"releaseLine", post, "/v1/lines/{lineId}:release", []Role{Submit}, Owned, true},
 	{"listLineJobs", get, "/v1/lines/{lineId}/jobs", []Role{Read}, Owned, false},
 	{"getLine", get, "/v1/lines/{lineId}", []Role{Read}, Owned, false},

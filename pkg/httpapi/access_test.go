@@ -94,6 +94,7 @@ var asks = map[string]ask{
 	"listLines":             {"GET /v1/lines?tenant_id=t", ""},
 	"listLineJobs":          {"GET /v1/lines/$line/jobs", ""},
 	"getLine":               {"GET /v1/lines/$line", ""},
+	"cancelLine":            {"POST /v1/lines/$line:cancel", `{"reason":"why"}`},
 	"releaseLine":           {"POST /v1/lines/$line:release", `{"jobId":"$blocker","reason":"known"}`},
 	"retryOutbox":           {"POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"$job"}`},
 	"listOutbox":            {"GET /v1/admin/outbox?tenant_id=t", ""},

@@ -32,6 +32,7 @@ var posts = map[string]string{
 	"/v1/jobs/$job:cancel":            `{}`,
 	"/v1/jobs/$job:pause":             `{}`,
 	"/v1/jobs/$job:resume":            `{}`,
+	"/v1/lines/$line:cancel":          `{"reason":"why"}`,
 	"/v1/lines/$line:release":         `{"jobId":"$blocker"}`,
 	"/v1/admin/outbox/retry":          `{}`,
 	"/v1/admin/work/$claimed:stall":   operatorsBody("$rev", "x2"),

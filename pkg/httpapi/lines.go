@@ -54,6 +54,16 @@ func (e *endpoints) ListLineJobs(w http.ResponseWriter, r *http.Request, lineID 
 	})
 }
 
+// CancelLine is POST /v1/lines/{lineId}:cancel.
+func (e *endpoints) CancelLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.LineCancelRequest) (any, error) {
+		cancelled, more, err := e.Jobs.CancelLine(ctx, ledger.CancelWaiting{
+			LineID: lineID, Reason: request.Reason, Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id,
+		})
+		return api.LineCancellation{LineID: lineID, Cancelled: cancelled, More: more}, err
+	})
+}
+
 // ReleaseLine is POST /v1/lines/{lineId}:release.
 func (e *endpoints) ReleaseLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.ReleaseRequest) (any, error) {

@@ -158,3 +158,22 @@ func TestListLineJobs_IsInTheirOrder(t *testing.T) {
 		t.Errorf("the line (-want +got):\n%s", diff)
 	}
 }
+
+func TestCancelLine_LeavesWhatBlocks(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	line, blocker := h.line(t)
+	for _, want := range []int{1, 0} {
+		got := decoded[api.LineCancellation](t, h.do(t, http.MethodPost, "/v1/lines/"+line+":cancel", `{"reason":"why"}`))
+		if got != (api.LineCancellation{LineID: line, Cancelled: want}) {
+			t.Errorf("cancelled %+v, want %d", got, want)
+		}
+	}
+	left := decoded[api.LineJobPage](t, h.do(t, http.MethodGet, "/v1/lines/"+line+"/jobs", ""))
+	if len(left.Jobs) != 1 || left.Jobs[0].JobID != blocker {
+		t.Errorf("left are %+v", left.Jobs)
+	}
+	if got := decoded[api.Line](t, h.do(t, http.MethodGet, "/v1/lines/"+line, "")); got.Waiting != 0 {
+		t.Errorf("%d jobs wait", got.Waiting)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -167,4 +168,88 @@ func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, limit int)
 		err = ErrLineNotFound
 	}
 	return jobs, next, err
+}
+
+// CancelWaiting is a request to cancel the jobs of a line that have not begun.
+type CancelWaiting struct {
+	LineID           string
+	Actor, RequestID string
+	Reason           string
+	Limit            int       // how many jobs to cancel at most
+	Until            time.Time // when to stop
+}
+
+// CancelWaiting cancels the jobs of a line that have not begun, the last first, so that none of them begins
+// in the meantime for the others' sake. It returns how many it cancelled, and whether more may wait. It may
+// be repeated. It returns [ErrLineNotFound].
+func (l *Ledger) CancelWaiting(ctx context.Context, r CancelWaiting) (cancelled int, more bool, err error) {
+	ln, err := l.readLine(ctx, r.LineID)
+	if err != nil {
+		return 0, false, err
+	}
+	if ln.tag == "" {
+		return 0, false, ErrLineNotFound
+	}
+	places, more, err := l.lastPlaces(ctx, ln, r.Limit)
+	if err != nil {
+		return 0, false, err
+	}
+	cancel := statemachine.Cancel{Reason: r.Reason, IfWaits: true}
+	var gone []*place
+	for _, p := range slices.Backward(places) {
+		if time.Now().After(r.Until) {
+			more = true
+			break
+		}
+		o := &options{actor: r.Actor, requestID: r.RequestID, at: statemachine.Place{Line: r.LineID, Epoch: p.Epoch, Seq: p.seq}}
+		result, err := l.change(ctx, p.JobID, nil, cancel, o)
+		if errors.Is(err, ErrJobNotFound) {
+			continue // Its accept is under way, or it was purged.
+		}
+		if err != nil {
+			return cancelled, false, fmt.Errorf("cancel job %s: %w", p.JobID, err)
+		}
+		if result.Outcome == statemachine.Applied {
+			cancelled++
+		}
+		if job := &result.Job.Job; job.State.Terminal() && job.Standing() == statemachine.PlaceGone {
+			gone = append(gone, p)
+		}
+	}
+	return cancelled, more, l.removePlaces(ctx, r.LineID, gone)
+}
+
+// lastPlaces returns the last places of a line in their order, and whether there are places before them. Seqs
+// without a place make it read again from an earlier one.
+func (l *Ledger) lastPlaces(ctx context.Context, ln *line, limit int) (places []*place, before bool, err error) {
+	for span := int64(limit); ; span *= 4 {
+		from := max(1, ln.Next-span)
+		places = nil
+		query := tablestore.Query{
+			Table: l.tables.Schedule, Partition: l.lineKey(ln.id).Partition,
+			From: l.placeKey(ln.id, from).Row, To: l.placeKey(ln.id, ln.Next).Row, Limit: 1000,
+		}
+		for {
+			page, err := l.store.Scan(ctx, query)
+			if err != nil {
+				return nil, false, fmt.Errorf("read line %s: %w", ln.id, err)
+			}
+			for i := range page.Rows {
+				p, err := decodePlace(page.Rows[i])
+				if err != nil {
+					return nil, false, err
+				}
+				if p.Epoch == ln.Epoch && p.ReleasedAt.IsZero() {
+					places = append(places, p)
+				}
+			}
+			if query.Continue = page.Next; query.Continue == "" {
+				break
+			}
+		}
+		if from == 1 || len(places) >= limit {
+			n := max(0, len(places)-limit)
+			return places[n:], n > 0 || from > 1, nil
+		}
+	}
 }

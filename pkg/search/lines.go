@@ -106,6 +106,21 @@ func (s *Service) LineJobs(ctx context.Context, id string, from int64, limit int
 	return found, next, nil
 }
 
+// A request cancels at most so many jobs of a line, and for so long.
+const (
+	maxCancelled = 1000
+	cancelTime   = 10 * time.Second
+)
+
+// CancelLine cancels the jobs of a line that have not begun, the last first. It returns how many it
+// cancelled, and whether more may wait, because there are more than 1,000 or it took 10 s. The errors are
+// [*apierror.Error]s, line_not_found if no job is in the line.
+func (s *Service) CancelLine(ctx context.Context, r ledger.CancelWaiting) (cancelled int, more bool, err error) {
+	r.Limit, r.Until = maxCancelled, time.Now().Add(cancelTime)
+	cancelled, more, err = s.ledger.CancelWaiting(ctx, r)
+	return cancelled, more, ledger.Problem(err)
+}
+
 // Release lets the line go on past a job that blocks it, and returns the line; without a place if no job is
 // left in it. A job that does not exist does not block either, so that the answer tells nothing of the jobs
 // of other lines. The errors are [*apierror.Error]s.

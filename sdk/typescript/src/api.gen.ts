@@ -694,6 +694,34 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/lines/{lineId}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel the jobs of a line that have not begun
+         * @description Cancels the last job of the line first. A job that has begun, and a failed job that blocks
+         *     the line, stay. One request cancels at most 1,000 jobs, and works for at most 10 seconds:
+         *     repeat it while the answer says that there may be `more`.
+         */
+        post: operations["cancelLine"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/lines/{lineId}:release": {
         parameters: {
             query?: never;
@@ -2212,6 +2240,32 @@ export interface components {
              * @example The document was corrected by hand.
              */
             reason?: string;
+        };
+        /** @description Says why the jobs are cancelled. */
+        LineCancelRequest: {
+            /**
+             * @description For the histories of the jobs.
+             * @example The customer left.
+             */
+            reason: string;
+        };
+        /** @description What a request cancelled in a line. */
+        LineCancellation: {
+            /**
+             * @description The line.
+             * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+             */
+            line_id: string;
+            /**
+             * @description How many jobs this request cancelled.
+             * @example 41
+             */
+            cancelled: number;
+            /**
+             * @description Whether more jobs may wait in the line.
+             * @example false
+             */
+            more: boolean;
         };
         /**
          * @description A line is `blocked` while its first job has failed and was neither rerun nor released; its
@@ -7302,6 +7356,45 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    cancelLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The line's `line_id`, which its jobs have.
+                 * @example 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+                 */
+                lineId: components["parameters"]["LineId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LineCancelRequest"];
+            };
+        };
+        responses: {
+            /** @description What was cancelled. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineCancellation"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
