@@ -112,12 +112,13 @@ func (a *acceptance) takes(ctx context.Context, ln *line) (*place, error) {
 	return p, nil
 }
 
-// blocksAt reports whether the place blocks its line because of that job.
+// blocksAt reports whether the place blocks its line because of that job. It abandons a rerun that has been
+// missing for long, as a look does.
 func (l *Ledger) blocksAt(ctx context.Context, ln *line, p *place, jobID string) (bool, error) {
 	if p == nil || p.JobID != jobID && p.Took != jobID {
 		return false, nil
 	}
-	j, err := l.judge(ctx, ln, p, false)
+	j, err := l.judge(ctx, ln, p, true)
 	return err == nil && j.standing == statemachine.PlaceBlocks && j.job.ID == jobID, err
 }
 
