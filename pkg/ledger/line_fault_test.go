@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // lines returns a script on a process whose store has hooks.
@@ -34,5 +35,28 @@ func TestLine_ReleaseOfAJobWhoseRerunWasLost(t *testing.T) {
 		s.play(`
 			release a
 			want b=runs`)
+	})
+}
+
+// A look that finds that the first job has expired projects its end.
+func TestLine_ProjectsAJobThatExpiredBeforeItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		projector := &sketch{}
+		s, _ := lines(t, ledger.Config{Shards: 1, Projector: projector})
+		s.play(`
+			accept a
+			accept b expires 30s
+			accept c`)
+		time.Sleep(time.Minute)
+		s.play(`
+			end a
+			want b=expired c=runs`)
+		for _, r := range projector.given {
+			if r.Job.ID == s.jobs["b"] && r.Job.State == statemachine.JobFailedFinal {
+				return
+			}
+		}
+		t.Error("the end of b was not projected")
 	})
 }

@@ -276,7 +276,7 @@ func (l *Ledger) applyStages(ctx context.Context, stages []tablestore.Stage) err
 // turn applies the turn to a loaded job, once. It returns nil if the job does not wait for its turn.
 func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn, o *options) (*plan, error) {
 	handed := false
-	result, plan, err := l.prepare(ctx, s, event, o)
+	_, plan, err := l.prepare(ctx, s, event, o)
 	if err != nil || plan == nil {
 		return nil, err
 	}
@@ -284,8 +284,10 @@ func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn,
 	if err != nil {
 		return nil, err
 	}
-	_ = result
-	if plan.looks {
+	if plan.ended { // The look goes on, and then deletes the entries.
+		if plan.revision != nil {
+			postErr = errors.Join(postErr, l.project(ctx, plan.revision))
+		}
 		return plan, postErr
 	}
 	return plan, l.finish(ctx, plan, postErr)
