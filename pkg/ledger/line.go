@@ -252,7 +252,10 @@ type openLine struct {
 // lookCall is a look that several requests share.
 type lookCall struct {
 	done chan struct{}
-	err  error // set before done is closed
+	// Both are set before done is closed. left says that the caller who made the look gave up: the others
+	// need another.
+	err  error
+	left bool
 }
 
 // lineTurn is the right to send the next batch of this process on a line.

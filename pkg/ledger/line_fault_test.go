@@ -1,12 +1,16 @@
 package ledger_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // lines returns a script on a process whose store has hooks.
@@ -58,5 +62,50 @@ func TestLine_ProjectsAJobThatExpiredBeforeItsTurn(t *testing.T) {
 			}
 		}
 		t.Error("the end of b was not projected")
+	})
+}
+
+// A look that several wait for is done though the caller who asked first has gone.
+func TestLine_SharedLookOfACallerWhoHasGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := lines(t, ledger.Config{Shards: 1})
+		s.play(`
+			accept a
+			accept b`)
+		message := s.MessageOf(s.jobs["a"])
+		held := make(chan struct{})
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if strings.HasPrefix(batch[0].Key.Partition, "line:") {
+				<-held
+			}
+			return commit()
+		})
+		go func() { _, _ = s.Accept(t.Context(), ordered("c", statemachine.OrderFIFO)) }() // It has the turn.
+		synctest.Wait()
+		gone, cancel := context.WithCancel(t.Context())
+		done := make(chan ledger.Result)
+		job := s.Read(s.jobs["b"]).Job
+		go func() {
+			_, _ = s.Change(gone, job.ID, statemachine.Pause{})
+			_, _ = s.Change(gone, job.ID, statemachine.Resume{}) // It looks.
+		}()
+		synctest.Wait()
+		go func() {
+			result, err := s.Change(t.Context(), message.JobID, ledgertest.Ended(message, statemachine.ResultSucceeded, ""))
+			if err != nil {
+				t.Error(err)
+			}
+			done <- result
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(held)
+		if result := <-done; result.PostErr != nil {
+			t.Errorf("after the end: %v", result.PostErr)
+		}
+		b.store.set(nil)
+		s.play(`want a=done b=runs`)
 	})
 }

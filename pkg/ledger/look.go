@@ -89,7 +89,10 @@ func (l *Ledger) look(ctx context.Context, id string, forget tablestore.Stage) e
 		l.lines.mu.Unlock()
 		select {
 		case <-call.done:
-			if call.err != nil {
+			switch {
+			case call.left && ctx.Err() == nil:
+				return l.look(ctx, id, forget)
+			case call.err != nil:
 				return call.err
 			}
 			return l.commitEach(ctx, forget)
@@ -100,7 +103,10 @@ func (l *Ledger) look(ctx context.Context, id string, forget tablestore.Stage) e
 	call := &lookCall{done: make(chan struct{})}
 	open.next = call
 	l.lines.mu.Unlock()
-	defer close(call.done)
+	defer func() {
+		call.left = call.err != nil && ctx.Err() != nil
+		close(call.done)
+	}()
 	turn, err := l.lines.take(ctx, id)
 	l.lines.mu.Lock()
 	open.next = nil // The look begins: whoever comes now needs another.
