@@ -176,7 +176,7 @@ func (a *acceptance) newJob() error {
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	defer func() { a.placed(tablestore.Applied{}) }()
 	retry, err := a.findPlace(ctx)
-	if err != nil && (errors.Is(err, ErrLineFull) || isBusy(err)) {
+	if err != nil && (errors.Is(err, ErrLineFull) || busyWith(err) != "") {
 		return a.refuse(ctx, err)
 	}
 	if err != nil || retry {
@@ -500,10 +500,12 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	return a.accepted(ctx, plan, applied), nil
 }
 
-// isBusy reports whether the error is a [*LineBusyError].
-func isBusy(err error) bool {
-	_, busy := errors.AsType[*LineBusyError](err)
-	return busy
+// busyWith returns the job of a [*LineBusyError], empty for another error.
+func busyWith(err error) string {
+	if busy, ok := errors.AsType[*LineBusyError](err); ok {
+		return busy.JobID
+	}
+	return ""
 }
 
 // adoptWinner ends an acceptance whose record another accept rolled forward to a job:

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -108,4 +109,49 @@ func TestLine_SharedLookOfACallerWhoHasGone(t *testing.T) {
 		b.store.set(nil)
 		s.play(`want a=done b=runs`)
 	})
+}
+
+// A command that is refused by a busy line is sent again while its first accept is under way: it is no
+// reason to refuse it that this accept has the line's only place.
+func TestLine_RejectDoesNotRefuseItsOwnCommand(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]bool{"the accept has crashed": false, "the line batch arrives late": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, b := lines(t, ledger.Config{Shards: 1})
+				cmd := ordered("a", statemachine.OrderReject)
+				if late {
+					first := true
+					b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+						if first && strings.HasPrefix(batch[0].Key.Partition, "line:") {
+							first = false
+							go func() {
+								time.Sleep(time.Microsecond)
+								_, _ = commit()
+							}()
+							return nil, tablestore.ErrUnknown
+						}
+						return commit()
+					})
+				} else {
+					b.loseAccept(t, cmd)
+				}
+				accepted, err := s.Accept(t.Context(), cmd)
+				if err != nil {
+					t.Fatalf("accept: %v", err)
+				}
+				s.jobs["a"] = accepted.Job.ID
+				s.play(`want a=runs`)
+				if _, err := s.Accept(t.Context(), ordered("b", statemachine.OrderReject)); !isLineBusy(err) {
+					t.Errorf("another command: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func isLineBusy(err error) bool {
+	_, busy := errors.AsType[*ledger.LineBusyError](err)
+	return busy
 }

@@ -142,10 +142,15 @@ func (a *acceptance) admitInLine(ctx context.Context, ln *line) (retry bool, err
 		return false, ErrLineFull
 	}
 	first, err := a.l.first(ctx, ln.id)
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, err
-	}
-	if first == nil {
+	case first == nil: // The last job ended after the look.
+		a.place.looked = false
+		return true, nil
+	case first.Job.ID == a.jobID: // A batch of this accept, or of the one whose id it adopted, arrived late.
+		a.place.Place = statemachine.Place{Line: ln.id, Epoch: first.Epoch, Seq: first.Seq}
+		a.place.behind, a.place.taken, a.place.batch = true, true, nil
 		return true, nil
 	}
 	return false, &LineBusyError{JobID: first.Job.ID}
@@ -211,6 +216,15 @@ func (a *acceptance) refuse(ctx context.Context, refusal error) (*Accepted, erro
 	if a.recordTag == "" {
 		if accepted, err := a.replay(ctx); accepted != nil || err != nil {
 			return accepted, err
+		}
+		if id := busyWith(refusal); id != "" {
+			c, _, err := a.readRecord(ctx)
+			switch {
+			case err == nil && c.JobID == id: // The place is that of an earlier accept of the same command.
+				return a.resolveRecordConflict(ctx)
+			case err != nil && !errors.Is(err, tablestore.ErrNotFound):
+				return nil, err
+			}
 		}
 		return nil, errors.Join(a.freeOwnSlot(ctx), refusal)
 	}
