@@ -155,3 +155,38 @@ func isLineBusy(err error) bool {
 	_, busy := errors.AsType[*ledger.LineBusyError](err)
 	return busy
 }
+
+// The purge of a job that blocks its line is put off, so that many of them do not keep the purge busy.
+func TestLine_PurgeOfAJobThatBlocks(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1, Retention: time.Hour}))
+			s.play(`
+				accept a
+				fail a`)
+			time.Sleep(2 * time.Hour)
+			s.play(`wait 1s`)
+			purge := func(want ledger.Purged) {
+				t.Helper()
+				for _, result := range s.Purge(t.Context(), s.Entries(ledger.Retention, time.Now())) {
+					if result.Outcome != want || result.Err != nil {
+						t.Errorf("the purge is %v, %v; want %v", result.Outcome, result.Err, want)
+					}
+				}
+			}
+			purge(ledger.PurgeLater)
+			if due := s.Entries(ledger.Retention, time.Now()); len(due) != 0 {
+				t.Errorf("%d entries are due after the purge", len(due))
+			}
+			time.Sleep(time.Minute)
+			purge(ledger.PurgeLater)
+			s.play(`release a`)
+			time.Sleep(time.Minute)
+			purge(ledger.PurgeDone)
+			if _, err := s.Job(t.Context(), s.jobs["a"]); !errors.Is(err, ledger.ErrJobNotFound) {
+				t.Errorf("the job is still there: %v", err)
+			}
+		})
+	})
+}

@@ -59,8 +59,13 @@ func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
 	if due.IsZero() {
 		return nil
 	}
-	ref := entryRef{Kind: Retention, Due: due, Nonce: "0"}
-	return tablestore.Stage{{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})}}
+	return tablestore.Stage{{l.purgeEntry(job, due)}}
+}
+
+// purgeEntry writes an entry that purges a job.
+func (l *Ledger) purgeEntry(job *statemachine.Job, due time.Time) tablestore.Op {
+	ref := entryRef{Kind: Retention, Due: due.Truncate(time.Millisecond), Nonce: "0"}
+	return l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})
 }
 
 // retainTombstone deletes the index rows of an abandoned accept, and writes the entry that
@@ -71,9 +76,8 @@ func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 	if l.cfg.Retention == 0 {
 		return stage
 	}
-	due := tablestore.Now().Add(max(l.cfg.Retention, l.cfg.KeyTTL, orphanGrace)).Truncate(time.Millisecond)
-	ref := entryRef{Kind: Retention, Due: due, Nonce: "0"}
-	return append(stage, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})})
+	due := tablestore.Now().Add(max(l.cfg.Retention, l.cfg.KeyTTL, orphanGrace))
+	return append(stage, tablestore.Batch{l.purgeEntry(job, due)})
 }
 
 // keyExpired reports whether the job's idempotency key may name another command. The record
@@ -122,6 +126,9 @@ const (
 	// purgeHold is how long the job of a tombstone is left to the process that began to purge
 	// it. After that, the process is taken to have crashed.
 	purgeHold = 30 * time.Second
+	// purgeAgain is how long the purge of a job is put off that keeps its place in a line. A line may be
+	// blocked for months.
+	purgeAgain = time.Minute
 )
 
 // Purge deletes the ended jobs of these entries, of which no two may be equal, if they are due
@@ -169,7 +176,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	if err != nil {
 		return err
 	}
-	snapshots := make([]snapshot, len(entries))
+	snapshots, keeps := make([]snapshot, len(entries)), make([]bool, len(entries))
 	for i := range entries {
 		s := &snapshots[i]
 		s.job, results[i] = jobs[0][i], PurgeResult{Outcome: PurgeElsewhere}
@@ -178,8 +185,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 			results[i].Outcome = l.purgeable(s)
 		}
 		if results[i] == (PurgeResult{Outcome: PurgeDone}) && !s.head.Tombstone {
-			var keeps bool
-			if keeps, results[i].Err = l.keepsPlace(ctx, &s.agg.Job); keeps {
+			if keeps[i], results[i].Err = l.keepsPlace(ctx, &s.agg.Job); keeps[i] {
 				results[i].Outcome = PurgeLater
 			}
 		}
@@ -214,6 +220,8 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		case result.Outcome == PurgeDone && named[i].ETag != "":
 			result.Outcome = PurgeLater // The work after the end is not done; it would continue after the purge.
 			continue
+		case keeps[i]:
+			batches = append(batches, tablestore.Batch{l.purgeEntry(&s.agg.Job, tablestore.Now().Add(purgeAgain))})
 		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
 			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
@@ -317,8 +325,14 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 		case !errors.Is(err, tablestore.ErrNotFound):
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}
-		if keeps, err := l.keepsPlace(ctx, &s.agg.Job); err != nil || keeps {
-			return PurgeLater, err
+		switch keeps, err := l.keepsPlace(ctx, &s.agg.Job); {
+		case err != nil:
+			return 0, err
+		case keeps:
+			if _, err := l.store.Commit(ctx, tablestore.Batch{l.purgeEntry(&s.agg.Job, tablestore.Now().Add(purgeAgain))}); err != nil {
+				return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
+			}
+			return PurgeLater, l.drop(ctx, entry)
 		}
 		err = l.beginPurge(ctx, s)
 		if errors.Is(err, tablestore.ErrConflict) {
