@@ -148,6 +148,15 @@ func (l *Ledger) writeLine(ln *line) tablestore.Op {
 	return op
 }
 
+// removal writes LINE, and removes places of the line under the versions that were read.
+func (l *Ledger) removal(ln *line, gone []*place) tablestore.Batch {
+	batch := tablestore.Batch{l.writeLine(ln)}
+	for _, p := range gone {
+		batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: p.row.Key, ETag: p.row.ETag})
+	}
+	return batch
+}
+
 // readLine reads LINE.
 func (l *Ledger) readLine(ctx context.Context, id string) (*line, error) {
 	row, err := l.store.Get(ctx, l.lineKey(id, rowLine))

@@ -170,18 +170,15 @@ func (l *Ledger) readFront(ctx context.Context, id string) (f *front, err error)
 			return false, nil
 		}
 		j, err := l.judge(ctx, ln, p, true)
-		if err == nil && j.standing == statemachine.PlaceGone {
-			f.since = p.ReleasedAt
-			if j.job != nil && j.job.CompletedAt.After(f.since) {
-				f.since = j.job.CompletedAt
-			}
+		if err != nil || j.standing != statemachine.PlaceGone {
+			f.first, f.judged = p, j
+			return false, err
 		}
-		if err == nil && j.standing == statemachine.PlaceGone {
-			f.gone = append(f.gone, p)
-			return true, nil
+		f.gone, f.since = append(f.gone, p), p.ReleasedAt
+		if j.job != nil && j.job.CompletedAt.After(f.since) {
+			f.since = j.job.CompletedAt
 		}
-		f.first, f.judged = p, j
-		return false, err
+		return true, nil
 	})
 	return f, err
 }
@@ -190,23 +187,17 @@ func (l *Ledger) readFront(ctx context.Context, id string) (f *front, err error)
 // both are one write, with the deletion of the entries in forget. It reports whether the look is done.
 func (l *Ledger) moveFront(ctx context.Context, f *front, outcome *LookOutcome, forget *tablestore.Stage) (done bool, err error) {
 	var writes []tablestore.Stage
-	listed := f.Listed
-	if len(f.gone) > 0 || f.first != nil && !f.Listed && (f.standing == statemachine.PlaceBlocks || f.Count > 1) {
-		next := *f.line
-		if next.Count -= int64(len(f.gone)); f.first != nil && (f.standing == statemachine.PlaceBlocks || next.Count > 1) && !f.Listed {
-			next.Listed = true
-			writes = append(writes, tablestore.Stage{l.list(f.line)}) // Before LINE says so.
-		}
-		batch := tablestore.Batch{l.writeLine(&next)}
-		for _, p := range f.gone {
-			batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: p.row.Key, ETag: p.row.ETag})
-		}
-		if next.Count != f.Count || next.Listed != f.Listed {
-			writes = append(writes, tablestore.Stage{batch})
-		}
-		if next.Count == 0 && listed {
-			writes = append(writes, tablestore.Stage{{{Verb: tablestore.Discard, Key: l.listKey(f.line)}}})
-		}
+	next := *f.line
+	next.Count -= int64(len(f.gone))
+	if f.first != nil && !f.Listed && (f.standing == statemachine.PlaceBlocks || next.Count > 1) {
+		next.Listed = true
+		writes = append(writes, tablestore.Stage{l.list(f.line)}) // Before LINE says so.
+	}
+	if next.Count != f.Count || next.Listed != f.Listed {
+		writes = append(writes, tablestore.Stage{l.removal(&next, f.gone)})
+	}
+	if next.Count == 0 && f.Listed {
+		writes = append(writes, tablestore.Stage{{{Verb: tablestore.Discard, Key: l.listKey(f.line)}}})
 	}
 	if l.atomic != nil && !f.more {
 		writes = append(writes, *forget)
@@ -359,11 +350,7 @@ func (l *Ledger) removePlaces(ctx context.Context, id string, gone []*place) err
 		if err == nil && ln.tag != "" && ln.Epoch == gone[0].Epoch {
 			next := *ln
 			next.Count -= int64(n)
-			batch := tablestore.Batch{l.writeLine(&next)}
-			for _, p := range gone[:n] {
-				batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: p.row.Key, ETag: p.row.ETag})
-			}
-			if _, err = l.store.Commit(ctx, batch); errors.Is(err, tablestore.ErrConflict) {
+			if _, err = l.store.Commit(ctx, l.removal(&next, gone[:n])); errors.Is(err, tablestore.ErrConflict) {
 				err = nil
 			}
 		}

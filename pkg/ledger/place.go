@@ -289,8 +289,6 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 			return err
 		case p == nil:
 			return ErrNotBlocking
-		case !p.ReleasedAt.IsZero():
-			return nil // An earlier try of this request released it.
 		}
 		if !noted {
 			if _, err := l.store.Commit(ctx, tablestore.Batch{entry}); err != nil {
@@ -308,7 +306,7 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 		}})
 		if errors.Is(err, tablestore.ErrUnknown) {
 			l.cfg.Unsure()
-			if _, now, readErr := l.released(ctx, job, r.RequestID); readErr == nil && now {
+			if now, readErr := l.readPlace(ctx, job.Place); readErr == nil && now != nil && now.ReleaseID == r.RequestID {
 				return nil
 			}
 		}
@@ -323,14 +321,12 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 	return nil
 }
 
-// blocking returns the line and the place that block because of the job. Of a place that this request
-// released already it says so by ReleasedAt. p is nil if there is none.
-func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (*line, *place, error) {
-	ln, err := l.readLine(ctx, job.Place.Line)
-	if err != nil || ln.tag == "" || ln.Epoch != job.Place.Epoch {
-		return ln, nil, err
+// blocking returns the line, and the place that blocks it because of the job, nil if there is none.
+func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (ln *line, p *place, err error) {
+	if ln, err = l.readLine(ctx, job.Place.Line); err != nil {
+		return nil, nil, err
 	}
-	p, err := l.readPlace(ctx, job.Place)
+	p, err = l.readPlace(ctx, job.Place)
 	if err != nil || p == nil {
 		return ln, nil, err
 	}
@@ -339,15 +335,6 @@ func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (*line, *p
 		return ln, nil, err
 	}
 	return ln, p, nil
-}
-
-// released reports whether the job's place is released, and whether by that request.
-func (l *Ledger) released(ctx context.Context, job *statemachine.Job, requestID string) (released, by bool, err error) {
-	p, err := l.readPlace(ctx, job.Place)
-	if err != nil || p == nil || p.ReleasedAt.IsZero() {
-		return false, false, err
-	}
-	return true, p.ReleaseID == requestID, nil
 }
 
 // fireRelease acts on the entry of a release. While the place blocks, the release may still be under way:
