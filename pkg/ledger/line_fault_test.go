@@ -190,3 +190,47 @@ func TestLine_PurgeOfAJobThatBlocks(t *testing.T) {
 		})
 	})
 }
+
+// meddled is an atomic store on which something else happens just before a write to a line.
+type meddled struct {
+	tablestore.AtomicStore
+	before func()
+}
+
+func (m *meddled) CommitAll(ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag)) ([][]tablestore.ETag, error) {
+	for _, batch := range batches {
+		if before := m.before; before != nil && strings.HasPrefix(batch[0].Key.Partition, "line:") {
+			m.before = nil
+			before()
+		}
+	}
+	return m.AtomicStore.CommitAll(ctx, batches, applied)
+}
+
+// A look that starts again hands the item of the job whose turn it is to one waiting worker.
+func TestLine_TurnHandsItsItemOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, armed, asked := ledgertest.Atomic().(tablestore.AtomicStore), false, 0
+		shared := &meddled{AtomicStore: store}
+		s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: shared, Shards: 1, Taker: func(*ledger.Hint) *ledger.Taker {
+			if !armed {
+				return nil
+			}
+			asked++
+			claim := &ledger.Claim{Owner: "w", RequestID: "r"}
+			return &ledger.Taker{Claim: claim, Context: t.Context(), Done: func(*ledger.Claimed) {}}
+		}}))
+		s.play(`
+			accept a
+			accept b`)
+		other := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1}))
+		armed, shared.before = true, func() { other.play(`accept c`) }
+		s.play(`
+			end a
+			want b=runs`)
+		if shared.before != nil || asked > 1 {
+			t.Errorf("%d workers were asked; the other accept is left: %t", asked, shared.before != nil)
+		}
+	})
+}

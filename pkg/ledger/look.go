@@ -126,7 +126,7 @@ func (l *Ledger) look(ctx context.Context, id string, forget tablestore.Stage) e
 
 // lookInTurn is look of the one who has the turn.
 func (l *Ledger) lookInTurn(ctx context.Context, id string, forget tablestore.Stage) (LookOutcome, error) {
-	outcome := LookIdle
+	outcome, handed := LookIdle, false
 	for starts := 0; starts < lookStarts; {
 		found, err := l.readFront(ctx, id)
 		switch {
@@ -136,7 +136,7 @@ func (l *Ledger) lookInTurn(ctx context.Context, id string, forget tablestore.St
 			starts++
 			continue
 		}
-		done, err := l.moveFront(ctx, found, &outcome, &forget)
+		done, err := l.moveFront(ctx, found, &outcome, &forget, &handed)
 		switch {
 		case errors.Is(err, tablestore.ErrConflict):
 			starts++
@@ -185,7 +185,9 @@ func (l *Ledger) readFront(ctx context.Context, id string) (f *front, err error)
 
 // moveFront begins the job whose turn it is, and removes the places that are gone. On an atomic store
 // both are one write, with the deletion of the entries in forget. It reports whether the look is done.
-func (l *Ledger) moveFront(ctx context.Context, f *front, outcome *LookOutcome, forget *tablestore.Stage) (done bool, err error) {
+func (l *Ledger) moveFront(
+	ctx context.Context, f *front, outcome *LookOutcome, forget *tablestore.Stage, handed *bool,
+) (done bool, err error) {
 	var writes []tablestore.Stage
 	next := *f.line
 	next.Count -= int64(len(f.gone))
@@ -208,7 +210,7 @@ func (l *Ledger) moveFront(ctx context.Context, f *front, outcome *LookOutcome, 
 			o.also = writes
 		}
 		event := statemachine.Turn{Epoch: f.Epoch, Seq: f.first.seq, Cause: f.cause()}
-		plan, err := l.turn(ctx, f.s, event, o)
+		plan, err := l.turn(ctx, f.s, event, o, handed)
 		switch {
 		case err != nil:
 			return false, err
@@ -271,13 +273,12 @@ func (l *Ledger) applyStages(ctx context.Context, stages []tablestore.Stage) err
 }
 
 // turn applies the turn to a loaded job, once. It returns nil if the job does not wait for its turn.
-func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn, o *options) (*plan, error) {
-	handed := false
+func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn, o *options, handed *bool) (*plan, error) {
 	_, plan, err := l.prepare(ctx, s, event, o)
 	if err != nil || plan == nil {
 		return nil, err
 	}
-	postErr, err := l.commitPlan(ctx, plan, o, &handed)
+	postErr, err := l.commitPlan(ctx, plan, o, handed)
 	if err != nil {
 		return nil, err
 	}
