@@ -1,0 +1,129 @@
+package cli_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
+)
+
+// lineID is the id of a line.
+const lineID = "3f0d1b0c5a7e"
+
+// blockedLine returns a line that a failed job blocks.
+func blockedLine() api.Line {
+	return api.Line{
+		LineID: lineID, TenantID: "tenant_a", OrderKey: "customer-42", State: api.LineStateBlocked, Waiting: 2, Since: at(time.Hour),
+		Head: api.LineHead{JobID: jobID, State: api.JobStateFailedFinal, ErrorCode: "bad_scan"}, AsOf: at(0),
+	}
+}
+
+// movingLine returns a line whose first job runs.
+func movingLine() api.Line {
+	line := blockedLine()
+	line.State, line.Head, line.OrderKey = api.LineStateMoving, api.LineHead{JobID: "j2", State: api.JobStateInProgress}, "customer-7"
+	return line
+}
+
+func TestLines_ListsBlockedOnesFirst(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RawQuery)
+		page := api.LinePage{Lines: []api.Line{movingLine()}}
+		if r.URL.Query().Get("state") == "blocked" {
+			page.Lines[0] = blockedLine()
+		}
+		fmt.Fprint(w, encode(t, page))
+	}))
+	golden(t, "lines.txt", l.must(t, "lines", "--tenant", "tenant_a"))
+	if len(asked) != 2 || asked[0] != "tenant_id=tenant_a&state=blocked&limit=50" || asked[1] != "tenant_id=tenant_a&state=moving&limit=49" {
+		t.Errorf("asked for %q", asked)
+	}
+	if asked = nil; !strings.Contains(l.must(t, "lines", "--limit", "1"), "bad_scan") || len(asked) != 1 {
+		t.Errorf("for one line asked for %q", asked)
+	}
+	if out := l.must(t, "lines", "--state", "moving"); strings.Contains(out, "bad_scan") {
+		t.Error(out)
+	}
+	if _, err := l.run(t, "lines", "--state", "standing"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Error(err)
+	}
+	forPrograms(t, l, api.LinePage{Lines: []api.Line{movingLine()}}, "lines", "--state", "moving")
+}
+
+func TestLines_Show(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, answers(t, map[string]any{
+		"GET /v1/lines/" + lineID: blockedLine(),
+		"GET /v1/lines/" + lineID + "/jobs": api.LineJobPage{Jobs: []api.Job{
+			failedJob(), waitingJob(api.JobStateQueued, api.Waiting{Reason: api.WaitingReasonLineBlocked}),
+		}},
+	}))
+	golden(t, "lines-show.txt", l.must(t, "lines", "show", lineID))
+}
+
+func TestLines_Release(t *testing.T) {
+	t.Parallel()
+	line, body := blockedLine(), ""
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, encode(t, line))
+			return
+		}
+		body = sent(t, r)
+		fmt.Fprint(w, encode(t, movingLine()))
+	}))
+	for flags, want := range map[string]string{
+		"":                         `{"jobId":"` + jobID + `"}`,
+		"--reason known --job old": `{"jobId":"old","reason":"known"}`,
+	} {
+		out, err := l.run(t, append([]string{"lines", "release", lineID, "-y"}, strings.Fields(flags)...)...)
+		if err != nil || body != want || !strings.Contains(out, "Job j2 is first now: it is IN_PROGRESS") {
+			t.Errorf("%s: %v, sent %s, said %s", flags, err, body, out)
+		}
+	}
+	if _, err := l.run(t, "lines", "release", lineID); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("without a confirmation: %v", err)
+	}
+	line = movingLine()
+	if _, err := l.run(t, "lines", "release", lineID, "-y"); cli.ExitCode(err) != cli.ExitRefused {
+		t.Errorf("of a line that moves: %v", err)
+	}
+}
+
+func TestLines_Cancel(t *testing.T) {
+	t.Parallel()
+	var bodies []string
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, encode(t, movingLine()))
+			return
+		}
+		bodies = append(bodies, sent(t, r))
+		fmt.Fprint(w, encode(t, api.LineCancellation{LineID: lineID, Cancelled: 1000, More: len(bodies) < 3}))
+	}))
+	out := l.must(t, "lines", "cancel", lineID, "--reason", "why", "-y")
+	if out != "Cancelled 3000 jobs\n" || len(bodies) != 3 || bodies[0] != `{"reason":"why"}` {
+		t.Errorf("said %s, sent %q", out, bodies)
+	}
+	for _, args := range [][]string{{"-y"}, {"--reason", "why"}} {
+		if _, err := l.run(t, append([]string{"lines", "cancel", lineID}, args...)...); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// sent returns the body of a request.
+func sent(t *testing.T, r *http.Request) string {
+	t.Helper()
+	text, err := io.ReadAll(r.Body)
+	musttest.NoError(t, err)
+	return string(text)
+}
