@@ -490,8 +490,9 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	if a.recordTag == "" || a.slot.Numbered && a.slotTag == "" || a.place.Line != "" && !a.place.taken {
 		return nil, nil
 	}
-	for i := range a.place.batch { // It is never sent twice: see findPlace.
-		plan.change.Pre = without(plan.change.Pre, a.place.batch[i].Key)
+	if a.place.Line != "" { // Its batch is never sent twice: see findPlace.
+		plan.change.Pre = without(plan.change.Pre, a.l.lineKey(a.place.Line, rowLine))
+		plan.change.Pre = without(plan.change.Pre, a.l.placeKey(a.place.Line, a.place.Seq))
 	}
 	applied, err := a.l.submit(ctx, plan)
 	if err != nil {
