@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// answeredAccept checks the answer to a command.
-func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
+// answeredAccept checks the answer to a command, for which the request began after that many commits.
+func (c *checker) answeredAccept(began int, cmd *command, jobID string, err error) {
 	first, known := c.keys[cmd.name()]
 	if known {
 		if j := c.job(first.jobID); j.purged || c.keyFree(j) {
@@ -29,7 +29,7 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 		late, _ := errors.AsType[*apierror.Error](err)
 		expired := c.w.dates(cmd.hash())["not_after"] != nil && late != nil && late.Code == apierror.NotAfterPassed
 		busy := late != nil && late.Code == apierror.LineBusy
-		if busy && known && first.variant == cmd.variant {
+		if busy && known && first.variant == cmd.variant && c.answeredAt[first.jobID] < began {
 			c.violate("S11", "command %s, which was accepted, was refused for its line", cmd.name())
 		}
 		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) && !expired && !(busy && c.w.scenario.ordered) {

@@ -13,6 +13,7 @@ import (
 type lineCopy struct {
 	id     string
 	exists bool
+	late   bool // a write that landed late inserted LINE: the next accept removes its place
 	epoch  string
 	next   int64
 	count  int64
@@ -65,6 +66,7 @@ func (c *checker) takeLine(ln *lineCopy, writes []write) {
 		case w.gone():
 			ln.exists, ln.count, ln.next = false, 0, 0
 		default:
+			ln.late = c.landing && !ln.exists
 			ln.exists, ln.epoch = true, row.Get("epoch").String()
 			ln.count, ln.next = row.Get("count").Int(), row.Get("next").Int()
 		}
@@ -261,11 +263,11 @@ func (c *checker) asks(cmd *command) {
 // its line is before it.
 func (c *checker) checkOrder(cmd *command, jobID string) {
 	at := c.job(jobID).row.Place
-	if at.Line == "" {
-		return
-	}
 	if _, known := c.answeredAt[jobID]; !known {
 		c.answeredAt[jobID] = c.seq
+	}
+	if at.Line == "" {
+		return
 	}
 	for other, answered := range c.answeredAt {
 		place := c.job(other).row.Place

@@ -105,9 +105,9 @@ func (v *visitor) submit(c *command) (any, error) {
 		}
 		err := r.post("/v1/commands", v.w.body(c), &made)
 		return made.JobID, err
-	}, func(_ *request, value any, err error) {
+	}, func(r *request, value any, err error) {
 		jobID, _ := value.(string)
-		v.w.check.answeredAccept(c, jobID, err)
+		v.w.check.answeredAccept(r.began, c, jobID, err)
 	})
 }
 

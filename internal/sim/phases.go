@@ -179,7 +179,7 @@ func (w *world) surplus(key tablestore.Key) string {
 	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
 		return "hint"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Partition, "line:"):
-		if id, _ := lineID(key.Partition); !w.check.stands(id) {
+		if id, _ := lineID(key.Partition); !w.check.stands(id) && !w.check.lineOf(id).late {
 			return "row of a line"
 		}
 	case describes(key):
