@@ -171,7 +171,8 @@ func (t *tool) linesCancel() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := s.confirm(fmt.Sprintf("Cancel up to %d jobs of tenant %s, order key %s?", line.Waiting+1, plain(line.TenantID), plain(line.OrderKey))); err != nil {
+		question := fmt.Sprintf("Cancel up to %d jobs of tenant %s, order key %s?", line.Waiting+1, plain(line.TenantID), plain(line.OrderKey))
+		if err := s.confirm(question); err != nil {
 			return err
 		}
 		all := api.LineCancellation{LineID: args[0], More: true}

@@ -236,7 +236,8 @@ func (c *checker) checkNewJob(j *job) {
 			c.violate("S11", "jobs %s and %s are one rerun of job %s", other.id, j.id, j.row.RerunOf)
 		}
 	}
-	if limit := c.w.scenario.limit; limit > 0 && live > limit && j.row.Place.Took == "" { // The rerun of a job that blocks its line is never refused by it.
+	// The limit never refuses the rerun of a job that blocks its line.
+	if limit := c.w.scenario.limit; limit > 0 && live > limit && j.row.Place.Took == "" {
 		c.violate("limit", "tenant %s has %d jobs in flight, %d are allowed", j.row.Tenant, live, limit)
 	}
 }

@@ -76,7 +76,7 @@ func (c *checker) takeLine(ln *lineCopy, writes []write) {
 	}
 	for seq, p := range ln.places {
 		if seq >= ln.next || p.epoch != ln.epoch {
-			c.violate("lines", "L4: line %s of epoch %s has the place %d of epoch %s, and %d is the next", ln.id, ln.epoch, seq, p.epoch, ln.next)
+			c.violate("lines", "L4: line %s of epoch %s, whose next place is %d, has the place %d of epoch %s", ln.id, ln.epoch, ln.next, seq, p.epoch)
 		}
 	}
 	c.checkGone(ln)
@@ -149,14 +149,14 @@ func waitsInLine(row *audit.JobRow) bool {
 }
 
 // first returns the first place of the line that is not gone, with its standing; "" if there is none.
-func (c *checker) first(ln *lineCopy) (seq int64, p placeCopy, standing string) {
+func (c *checker) first(ln *lineCopy) (p placeCopy, standing string) {
 	for _, seq := range ln.order() {
 		p := ln.places[seq]
 		if standing := c.standing(seq, &p); standing != "gone" {
-			return seq, p, standing
+			return p, standing
 		}
 	}
-	return 0, placeCopy{}, ""
+	return placeCopy{}, ""
 }
 
 // checkPlace checks that the place of a live job exists.
@@ -204,8 +204,8 @@ func (c *checker) checkSuperseded(was, j *job) {
 		c.violate("lines", "L8: job %s, whose mode is %s, was superseded after %d attempts", j.id, j.row.OrderMode, was.row.Attempts)
 	}
 	for _, other := range c.jobs {
-		if place := other.row.Place; place.Line == at.Line && place.Epoch == at.Epoch && place.Seq > at.Seq && other.row.OrderMode == "newest" &&
-			other.row.RerunOf == "" {
+		behind := other.row.Place.Line == at.Line && other.row.Place.Epoch == at.Epoch && other.row.Place.Seq > at.Seq
+		if behind && other.row.OrderMode == "newest" && other.row.RerunOf == "" {
 			return
 		}
 	}
@@ -217,7 +217,7 @@ func (c *checker) checkSuperseded(was, j *job) {
 func (c *checker) checkLooked() {
 	for _, id := range c.unlooked {
 		ln := c.lineOf(id)
-		if _, p, standing := c.first(ln); (standing == "waits" || standing == "missing") && !c.willLook(id) {
+		if p, standing := c.first(ln); (standing == "waits" || standing == "missing") && !c.willLook(id) {
 			c.violate("lines", "L5: the first job of line %s, %s, is %s, and no entry looks at it", id, p.job, standing)
 		}
 	}
@@ -291,7 +291,7 @@ func (c *checker) checkPurge(j *job) {
 // blockers returns the jobs that block their lines, with these.
 func (c *checker) blockers() (found [][2]string) {
 	for id, ln := range c.inLine {
-		_, p, standing := c.first(ln)
+		p, standing := c.first(ln)
 		if standing != "blocks" {
 			continue
 		}
@@ -306,7 +306,7 @@ func (c *checker) blockers() (found [][2]string) {
 
 // stands reports whether the line's first job is paused.
 func (c *checker) stands(id string) bool {
-	_, p, standing := c.first(c.lineOf(id))
+	p, standing := c.first(c.lineOf(id))
 	return standing == "held" && c.jobs[p.job].row.State == "PAUSED"
 }
 

@@ -47,6 +47,7 @@ type auditor struct {
 	known   map[string]fact // By job id.
 	kinds   map[string]bool // The kinds of work in the queue's catalog.
 	suspect []suspicion
+	line    string // The partition of the line that was judged last.
 }
 
 // fact is what the audit remembers of a job for the rows in other partitions.
@@ -235,6 +236,9 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 func (a *auditor) strays(ctx context.Context) error {
 	t := &a.o.Tables
 	return a.walk(ctx, []string{t.Schedule, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
+		if row.Key.Table == t.Schedule && strings.HasPrefix(row.Key.Partition, "line:") {
+			return a.lineRow(ctx, &row)
+		}
 		findings, err := a.stray(ctx, &row)
 		if err != nil || len(findings) == 0 {
 			return err
@@ -316,12 +320,6 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	hint := row.Key.Table == a.o.Tables.Queue
 	if hint && row.Key.Partition == "catalog" { // It comes before the hints.
 		a.kinds[row.Key.Row] = true
-	}
-	if row.Key.Table == a.o.Tables.Schedule && strings.HasPrefix(row.Key.Partition, "line:") {
-		if row.Key.Row != "LINE" {
-			return nil, nil // It is judged with LINE, without which there is none.
-		}
-		return a.strayLine(ctx, row.Key.Partition)
 	}
 	r, err := a.refer(row)
 	finding := func(rule Invariant, late bool, format string, args ...any) ([]Finding, error) {

@@ -256,7 +256,8 @@ func (j *judge) judgeSteps() {
 	switch {
 	case active > 1:
 		j.violate(OneStep, "%d steps are in progress", active)
-	case state == "QUEUED" && !j.Job.Parked && j.Job.Place.Line == "", state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
+	case state == "QUEUED" && !j.Job.Parked && j.Job.Place.Line == "",
+		state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
 		j.Job.Terminal() && active > 0, !j.Job.Terminal() && active == 0 && done == len(j.Steps),
 		failed > 0 && state != "FAILED_FINAL" && state != "CANCELLED":
 		j.violate(OneStep, "it is %s and its steps are %s", state, strings.Join(states, ", "))

@@ -105,6 +105,22 @@ func (a *auditor) suspectTurn(first, next turn) {
 	}})
 }
 
+// lineRow judges a line when its first row is read.
+func (a *auditor) lineRow(ctx context.Context, row *tablestore.Row) error {
+	if row.Key.Partition == a.line {
+		return nil
+	}
+	a.line = row.Key.Partition
+	findings, err := a.strayLine(ctx, row.Key.Partition)
+	if err != nil || len(findings) == 0 {
+		return err
+	}
+	a.suspect = append(a.suspect, suspicion{findings, func(ctx context.Context) ([]Finding, error) {
+		return a.strayLine(ctx, row.Key.Partition)
+	}})
+	return nil
+}
+
 // strayLine judges the rows of a line: LINE counts its places, and each place has a job.
 func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, error) {
 	query := tablestore.Query{Table: a.o.Tables.Schedule, Partition: partition}

@@ -105,29 +105,8 @@ func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, a
 	}
 	var views []LineView
 	for i := range page.Rows {
-		row := &page.Rows[i]
-		parts, err := tablestore.Split(row.Key.Row)
-		if err != nil || len(parts) != 4 {
-			return nil, "", fmt.Errorf("bad key %q in the list of lines", row.Key.Row)
-		}
-		var listed listRow
-		if err := listCodec.Decode(row, &listed); err != nil {
-			return nil, "", err
-		}
-		ln, err := l.readLine(ctx, parts[2])
+		view, err := l.viewListed(ctx, &page.Rows[i])
 		if err != nil {
-			return nil, "", err
-		}
-		if ln.tag == "" || ln.Epoch != parts[3] {
-			if time.Since(listed.Since) > orphanGrace {
-				if _, err := l.deleteVersion(ctx, row.Key, row.ETag); err != nil {
-					return nil, "", err
-				}
-			}
-			continue
-		}
-		view := LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: listed.Since}
-		if view.First, err = l.first(ctx, ln.id); err != nil {
 			return nil, "", err
 		}
 		if view.First != nil {
@@ -139,6 +118,31 @@ func (l *Ledger) Lines(ctx context.Context, tenantID string, shard, limit int, a
 		next = page.Rows[n-1].Key.Row
 	}
 	return views, next, nil
+}
+
+// viewListed reads the line of a row of the list, the zero view if that line is gone.
+func (l *Ledger) viewListed(ctx context.Context, row *tablestore.Row) (view LineView, err error) {
+	parts, err := tablestore.Split(row.Key.Row)
+	if err != nil || len(parts) != 4 {
+		return view, fmt.Errorf("bad key %q in the list of lines", row.Key.Row)
+	}
+	var listed listRow
+	if err := listCodec.Decode(row, &listed); err != nil {
+		return view, err
+	}
+	ln, err := l.readLine(ctx, parts[2])
+	if err != nil {
+		return view, err
+	}
+	if ln.tag == "" || ln.Epoch != parts[3] {
+		if time.Since(listed.Since) > orphanGrace {
+			_, err = l.deleteVersion(ctx, row.Key, row.ETag)
+		}
+		return view, err
+	}
+	view = LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: listed.Since}
+	view.First, err = l.first(ctx, ln.id)
+	return view, err
 }
 
 // ValidLinesKey reports whether a page of [Ledger.Lines] may begin after that key.

@@ -93,7 +93,10 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
-	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r, AbandonIfMissing: r.Record != "" && (agg.Job.Parked || agg.Job.Place.Line != "")}
+	entry := Entry{
+		Rev: agg.Job.Rev, Target: target, Reserved: r,
+		AbandonIfMissing: r.Record != "" && (agg.Job.Parked || agg.Job.Place.Line != ""),
+	}
 	if ref.Kind == Dispatch {
 		entry.Topic, entry.NotAfter = agg.Outbox.Routing.Topic, agg.Expiry()
 		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])

@@ -15,8 +15,8 @@ import (
 )
 
 // ordered is a command of a line of the tenant.
-func ordered(tenant, key, name string) ledger.Command {
-	cmd := ledgertest.Command(tenant, name)
+func ordered(key, name string) ledger.Command {
+	cmd := ledgertest.Command("t", name)
 	cmd.Job.Order = statemachine.Order{Key: key, Mode: statemachine.OrderFIFO, Blocks: true}
 	return cmd
 }
@@ -25,7 +25,7 @@ func TestShow_SaysWhatIsBeforeAJobInItsLine(t *testing.T) {
 	t.Parallel()
 	l := ledgertest.Open(t, ledger.Config{})
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
-	a, b := l.Submit(ordered("t", "k", "a")), l.Submit(ordered("t", "k", "b"))
+	a, b := l.Submit(ordered("k", "a")), l.Submit(ordered("k", "b"))
 	expect := func(reason statemachine.Reason, blocker, detail string) {
 		t.Helper()
 		alone, listed := shows(t, s, b)
@@ -62,7 +62,7 @@ func TestList_ReadsALineOnce(t *testing.T) {
 	})
 	opened := ledgertest.Open(t, ledger.Config{Store: store})
 	for _, name := range []string{"a", "b", "c", "d"} {
-		opened.Submit(ordered("t", "k", name))
+		opened.Submit(ordered("k", name))
 	}
 	reads = 0
 	s := search.New(opened.Ledger, &search.Ended{}, search.Surroundings{})
@@ -78,9 +78,9 @@ func TestCounts_CountsJobsOfLinesApartFromThoseWithADate(t *testing.T) {
 	t.Parallel()
 	p := alone(t)
 	for _, name := range []string{"a", "b", "c"} {
-		p.ledger.Submit(ordered("t", "k", name))
+		p.ledger.Submit(ordered("k", name))
 	}
-	dated := ordered("t", "other", "d")
+	dated := ordered("other", "d")
 	dated.Job.NotBefore = time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	p.ledger.Submit(dated)
 	if r := p.Report(); r.Parked != 1 || r.InLine != 2 || r.Jobs[statemachine.JobQueued] != 3 {
