@@ -171,7 +171,8 @@ func (t *tool) linesCancel() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		question := fmt.Sprintf("Cancel up to %d jobs of tenant %s, order key %s?", line.Waiting+1, plain(line.TenantID), plain(line.OrderKey))
+		question := fmt.Sprintf("Cancel up to %d jobs of tenant %s, order key %s?",
+			line.Waiting+1, plain(line.TenantID), plain(line.OrderKey))
 		if err := s.confirm(question); err != nil {
 			return err
 		}

@@ -76,7 +76,8 @@ func (c *checker) takeLine(ln *lineCopy, writes []write) {
 	}
 	for seq, p := range ln.places {
 		if seq >= ln.next || p.epoch != ln.epoch {
-			c.violate("lines", "L4: line %s of epoch %s, whose next place is %d, has the place %d of epoch %s", ln.id, ln.epoch, ln.next, seq, p.epoch)
+			c.violate("lines", "L4: line %s of epoch %s, whose next place is %d, has the place %d of epoch %s",
+				ln.id, ln.epoch, ln.next, seq, p.epoch)
 		}
 	}
 	c.checkGone(ln)
