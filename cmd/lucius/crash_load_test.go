@@ -86,6 +86,9 @@ func (l *load) submit(ctx context.Context, tenant, key string) bool {
 	if strings.HasSuffix(key, "3") { // The job waits for its date, often across a kill, and then has plenty of time to start.
 		command.DelaySeconds, command.NotAfter = 1, api.NewTime(time.Now().Add(24*time.Hour))
 	}
+	if strings.HasSuffix(key, "5") || strings.HasSuffix(key, "6") { // The second job often waits for the first.
+		command.OrderKey = "document"
+	}
 	response, err := l.site.client.SubmitCommandWithResponse(ctx, nil, command)
 	if err != nil || response.JSON202 == nil {
 		if err == nil && response.StatusCode() < 500 && response.StatusCode() != http.StatusTooManyRequests {

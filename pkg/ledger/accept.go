@@ -163,13 +163,17 @@ func (a *acceptance) newJob() error {
 	}
 	a.leavePlace()
 	a.jobID, a.lists, a.adopted = id, listsOf(&a.cmd.Job), false
-	if a.limit > 0 {
+	a.guessSlot()
+	return nil
+}
+
+// guessSlot chooses a slot without reading the taken ones.
+func (a *acceptance) guessSlot() {
+	if a.guessed = a.limit > 0; a.guessed {
 		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.limit)))
-		a.guessed = true
-		return nil
+		return
 	}
 	a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
-	return nil
 }
 
 // try submits the whole change once.
@@ -182,9 +186,12 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if err != nil || retry {
 		return nil, err
 	}
-	if a.place.Took != "" && a.slotTag == "" {
+	switch {
+	case a.place.Took != "" && a.slotTag == "":
 		// The jobs that wait for the rerun must not be able to refuse it.
 		a.slot, a.guessed = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID), false
+	case a.limit > 0 && a.place.Took == "" && !a.slot.Numbered: // An earlier try was to take a place.
+		a.guessSlot()
 	}
 	if a.guessed && !a.l.mayGuess(a.cmd.Job.TenantID, a.limit) {
 		if accepted, err := a.resolveSlotConflict(ctx); accepted != nil || err != nil {

@@ -234,3 +234,42 @@ func TestLine_TurnHandsItsItemOnce(t *testing.T) {
 		}
 	})
 }
+
+// The entry of a row that waits for a relay may be due while the accept of its job is under way. It leaves
+// the accept alone at first.
+func TestLine_DueRowOfAnAcceptUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := lines(t, ledger.Config{Shards: 1, Held: func(statemachine.Target) bool { return true }})
+		fired := map[ledger.FireOutcome]int{}
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if batch[0].Key.Table == "luciusledger" && len(fired) == 0 {
+				fired = s.Expire(ledger.Dispatch)
+			}
+			return commit()
+		})
+		s.play(`accept a`)
+		b.store.set(nil)
+		if fired[ledger.Early] != 1 || len(fired) != 1 {
+			t.Errorf("fired %v", fired)
+		}
+	})
+}
+
+// A rerun that takes the place of a job that blocks its line is accepted beyond the tenant's limit: those
+// that wait for it would else refuse it.
+func TestLine_RerunOfABlockerBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1, Limit: func(string) int { return 2 }}))
+		s.play(`
+			accept a
+			accept b
+			fail a
+			accept c
+			refused accept d
+			rerun a a2
+			want a2=runs b=waits
+			refused accept d`)
+	})
+}

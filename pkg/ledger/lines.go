@@ -154,10 +154,14 @@ func ValidLinesKey(key string) bool {
 // LineJobs returns the ids of the jobs of a line in their order, from that seq on, at most that many, and
 // the seq that the next page begins with, 0 if there is none. It returns [ErrLineNotFound].
 func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, limit int) (jobs []string, next int64, err error) {
-	ln, _, err := l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
-		if p.seq < from {
-			return true, nil
-		}
+	ln, err := l.readLine(ctx, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if ln.tag == "" {
+		return nil, 0, ErrLineNotFound
+	}
+	err = l.scanPlaces(ctx, ln, from, func(p *place) (bool, error) {
 		if len(jobs) == limit {
 			next = p.seq
 			return false, nil
@@ -168,10 +172,36 @@ func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, limit int)
 		}
 		return true, err
 	})
-	if err == nil && ln.tag == "" {
-		err = ErrLineNotFound
-	}
 	return jobs, next, err
+}
+
+// scanPlaces reads the places of a line from that seq on, in their order, until visit returns false.
+func (l *Ledger) scanPlaces(ctx context.Context, ln *line, from int64, visit func(p *place) (bool, error)) error {
+	query := tablestore.Query{
+		Table: l.tables.Schedule, Partition: l.lineKey(ln.id).Partition,
+		From: l.placeKey(ln.id, max(1, from)).Row, To: l.placeKey(ln.id, ln.Next).Row, Limit: 1000,
+	}
+	for {
+		page, err := l.store.Scan(ctx, query)
+		if err != nil {
+			return fmt.Errorf("read line %s: %w", ln.id, err)
+		}
+		for i := range page.Rows {
+			p, err := decodePlace(page.Rows[i])
+			if err != nil {
+				return err
+			}
+			if p.Epoch != ln.Epoch {
+				continue
+			}
+			if more, err := visit(p); err != nil || !more {
+				return err
+			}
+		}
+		if query.Continue = page.Next; query.Continue == "" {
+			return nil
+		}
+	}
 }
 
 // CancelWaiting is a request to cancel the jobs of a line that have not begun.
@@ -229,27 +259,14 @@ func (l *Ledger) lastPlaces(ctx context.Context, ln *line, limit int) (places []
 	for span := int64(limit); ; span *= 4 {
 		from := max(1, ln.Next-span)
 		places = nil
-		query := tablestore.Query{
-			Table: l.tables.Schedule, Partition: l.lineKey(ln.id).Partition,
-			From: l.placeKey(ln.id, from).Row, To: l.placeKey(ln.id, ln.Next).Row, Limit: 1000,
-		}
-		for {
-			page, err := l.store.Scan(ctx, query)
-			if err != nil {
-				return nil, false, fmt.Errorf("read line %s: %w", ln.id, err)
+		err := l.scanPlaces(ctx, ln, from, func(p *place) (bool, error) {
+			if p.ReleasedAt.IsZero() {
+				places = append(places, p)
 			}
-			for i := range page.Rows {
-				p, err := decodePlace(page.Rows[i])
-				if err != nil {
-					return nil, false, err
-				}
-				if p.Epoch == ln.Epoch && p.ReleasedAt.IsZero() {
-					places = append(places, p)
-				}
-			}
-			if query.Continue = page.Next; query.Continue == "" {
-				break
-			}
+			return true, nil
+		})
+		if err != nil {
+			return nil, false, err
 		}
 		if from == 1 || len(places) >= limit {
 			n := max(0, len(places)-limit)

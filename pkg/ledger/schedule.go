@@ -248,7 +248,14 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 	// Only an accept writes an entry before its job exists: the one that names its reservations, and
 	// that of its date. A projection of a purged job may still land within the grace.
 	purged := s == nil && entry.Reserved.Record == ""
-	grace := time.Since(entry.Due) < orphanGrace && !(entry.AbandonIfMissing && s == nil)
+	wait := orphanGrace
+	if entry.AbandonIfMissing && s == nil {
+		wait = 0
+		if entry.Kind == Dispatch { // It may be due at once, while the accept is under way.
+			wait = acceptDelay
+		}
+	}
+	grace := time.Since(entry.Due) < wait
 	switch {
 	case purged && (!grace || l.cfg.Projector == nil && entry.Kind != Date):
 		return l.firePurged(ctx, entry)
