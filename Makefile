@@ -124,7 +124,8 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 # it again, whatever the time.
 .PHONY: sim-fresh
 sim-fresh: ## Simulate a few minutes of seeds that were never run before
-	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000)
+	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000; \
+		$(GO) test ./internal/sim -run '^TestExplore$$' -count=1 -timeout 20m -sim.schedule=$$(date +%s)00000)
 
 PROPERTIES := ./pkg/outbox/breaker ./pkg/outbox/seqledger ./pkg/statemachine/... ./pkg/tablestore/aztablestore ./pkg/workqueue/...
 

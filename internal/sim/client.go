@@ -25,6 +25,10 @@ func (c *command) name() string { return c.tenant + "/" + c.key }
 
 // startActors starts the clients, operators and workers.
 func (w *world) startActors() {
+	if w.scenario.bare {
+		w.startExplorers()
+		return
+	}
 	commands := w.commands()
 	for i := range w.scenario.clients {
 		v := w.visitor(fmt.Sprintf("client%d", i+1))

@@ -176,10 +176,10 @@ func (w *world) surplus(key tablestore.Key) string {
 		if j := w.check.job(key.Partition); j.row.State != "PAUSED" {
 			return "open item of a job that is " + j.row.State + ":"
 		}
-	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
+	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:") && !w.scenario.bare: // There, no claim deletes it.
 		return "hint"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Partition, "line:"):
-		if id, _ := lineID(key.Partition); !w.check.stands(id) && !w.check.lineOf(id).late {
+		if id, _ := lineID(key.Partition); !w.check.stands(id) && !w.check.idle(id) {
 			return "row of a line"
 		}
 	case describes(key):

@@ -130,6 +130,9 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.parallel {
 		store = pacer.New(store, pacer.Config{Deadline: storeDeadline})
 	}
+	if w.scenario.bare {
+		return p.openBare(w, store)
+	}
 	handoff := outbox.NewHandoff(w.scenario.handoff)
 	made := &parts{}
 	random := &randomSource{rng: w.source(p.name + "/ledger")}

@@ -28,6 +28,7 @@ type scenario struct {
 	spread        bool // job ids begin with random bits, as on Azure, otherwise with the time
 	pauses        bool // operators pause dispatch by scope
 	dated         bool // a third of the commands has dates, and operators reschedule jobs
+	bare          bool // processes are ledgers alone: see Explore
 	ordered       bool // two thirds of the commands have an order key
 	described     bool // commands have documents and tags, and clients list jobs by them
 	sharesOutages bool // replicas share outages of the bus

@@ -6,5 +6,8 @@ package sim_test
 // in each seed, and makes each take seven times as long.
 const defaultSeeds = 40
 
+// defaultSchedules is how many schedules of a line a run explores.
+const defaultSchedules = 300
+
 // raceDetector reports whether the tests run under the race detector.
 const raceDetector = true

@@ -5,5 +5,8 @@ package sim_test
 // defaultSeeds is how many fresh seeds a run tries.
 const defaultSeeds = 300
 
+// defaultSchedules is how many schedules of a line a run explores.
+const defaultSchedules = 10_000
+
 // raceDetector reports whether the tests run under the race detector.
 const raceDetector = false

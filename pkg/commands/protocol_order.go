@@ -128,7 +128,7 @@ func (c *protocolChecker) word(at schemaPath, s yamlScalar, words ...string) str
 // says. The error is a [*apierror.Error].
 func (p *Protocol) order(command *Command) (order statemachine.Order, err error) {
 	order.Key = command.OrderKey
-	if order.Key == "" {
+	if order.Key == "" && (p.Order.Key != "" || p.Order.Required) {
 		if order.Key, err = p.orderKey(command); err != nil {
 			return order, err
 		}

@@ -520,6 +520,9 @@ func busyWith(err error) string {
 // that job is the answer. Both accepts use one job id, so the other may have found
 // the slot that was taken here, and its job may hold it.
 func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
+	if a.place.taken { // The job has another place. If this look fails, that of the next accept removes this one.
+		_ = a.l.look(ctx, a.place.Line, nil)
+	}
 	s, err := a.l.load(ctx, a.jobID)
 	if err != nil && !errors.Is(err, ErrJobNotFound) {
 		return nil, fmt.Errorf("accept: %w", err)

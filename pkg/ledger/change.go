@@ -361,12 +361,15 @@ func (r *Result) Problem() error {
 // Problem maps an error of the ledger to the [*apierror.Error] for the client. An
 // unforeseen error is wrapped, and answered as an internal one.
 func Problem(err error) error {
+	if err == nil {
+		return nil
+	}
 	var known *apierror.Error
 	var unfit *statemachine.NotRerunnableError
 	var busy *LineBusyError
 	told := &apierror.Error{Err: err}
 	switch {
-	case err == nil || errors.As(err, &known):
+	case errors.As(err, &known):
 		return err
 	case errors.Is(err, ErrJobNotFound):
 		told.Code, told.Detail = apierror.JobNotFound, "There is no such job."

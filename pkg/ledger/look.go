@@ -97,7 +97,7 @@ func (l *Ledger) look(ctx context.Context, id string, forget tablestore.Stage) e
 			}
 			return l.commitEach(ctx, forget)
 		case <-ctx.Done():
-			return fmt.Errorf("look at line %s: %w", id, ctx.Err())
+			return fmt.Errorf("look at line %s: %w: %w", id, tablestore.ErrUnavailable, ctx.Err())
 		}
 	}
 	call := &lookCall{done: make(chan struct{})}

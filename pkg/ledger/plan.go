@@ -144,7 +144,9 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	}
 	p.post(out, entry)
 	p.relist(out)
-	out.change.Pre = append(slices.Clone(p.options.also), out.change.Pre...)
+	if also := p.options.also; len(also) > 0 {
+		out.change.Pre = slices.Concat(also, out.change.Pre)
+	}
 	if p.l.cfg.Projector != nil {
 		out.revision = p.revision(out.message)
 	}
