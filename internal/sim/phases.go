@@ -182,7 +182,7 @@ func (w *world) surplus(key tablestore.Key) string {
 		if id, _ := lineID(key.Partition); !w.check.stands(id) && !w.check.idle(id) {
 			return "row of a line"
 		}
-	case describes(key) && !w.scenario.ordered: // A slow accept in a line may write such rows after it was abandoned.
+	case describes(key):
 		return w.check.surplusRow(key)
 	}
 	return ""

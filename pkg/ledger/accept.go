@@ -461,12 +461,7 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 	case winner != "":
 		return a.adoptWinner(ctx)
 	case errors.Is(cause, tablestore.ErrConflict):
-		// The job id has a tombstone. The accept's index rows may have been written after the sweeper
-		// deleted them, so they are deleted here.
-		if err := a.l.commitEach(ctx, discards(a.l.indexKeys(&plan.after.Job))); err != nil {
-			return nil, fmt.Errorf("accept: delete the index rows of an abandoned job: %w", err)
-		}
-		return nil, a.startOver(ctx)
+		return nil, a.startOver(ctx) // The job id has a tombstone.
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("accept: %w", cause)
 	}

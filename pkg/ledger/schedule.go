@@ -293,6 +293,9 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 		if err := l.commitEach(ctx, l.retainTombstone(job)); err != nil {
 			return 0, Result{}, fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
 		}
+		if err := l.purgeAgain(ctx, entry); err != nil {
+			return 0, Result{}, err
+		}
 	}
 	if line := entry.Reserved.Line; line != "" {
 		if err := l.look(ctx, line, nil); err != nil {
@@ -300,6 +303,22 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 		}
 	}
 	return Stale, Result{}, l.drop(ctx, entry)
+}
+
+// purgeAgain writes another entry of an abandoned accept, for after the grace. A slow accept may still
+// write the rows that this entry leads to, and end before it finds its tombstone.
+func (l *Ledger) purgeAgain(ctx context.Context, entry Entry) error {
+	if time.Since(IDTime(entry.JobID)) >= orphanGrace {
+		return nil
+	}
+	again := entryRef{Kind: Timer, Due: tablestore.Now().Add(orphanGrace).Truncate(time.Millisecond), Nonce: entry.Nonce}
+	_, err := l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Put, Key: l.entryKey(entry.JobID, again), Properties: entryCodec.Encode(&entry, nil),
+	}})
+	if err != nil {
+		return fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
+	}
+	return nil
 }
 
 // drop deletes an entry from the schedule.
