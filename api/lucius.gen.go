@@ -4205,7 +4205,7 @@ type RejectedCallbacks struct {
 
 // ReleaseRequest Names the job that blocks the line.
 type ReleaseRequest struct {
-	// JobID The failed job, the `head` of the line. It must be named so that nobody releases a job that
+	// JobID The failed job, the `head` of the line. It must be named, so that a request never releases a job that
 	// failed since.
 	//
 	//

@@ -96,11 +96,9 @@ func (v *visitor) submitAll(commands []*command) {
 // submit sends one command.
 func (v *visitor) submit(c *command) (any, error) {
 	if v.w.scenario.ordered {
-		v.w.gate.park(&call{
-			actor: v.name, verb: verbLook, detail: "ask", exec: func() reply {
-				v.w.check.asks(c)
-				return reply{}
-			},
+		v.look("ask", func() any {
+			v.w.check.asks(c)
+			return nil
 		})
 	}
 	return v.ask("submit "+c.hash(), nil, func(r *request) (any, error) {
@@ -153,10 +151,7 @@ func (v *visitor) operate() {
 			continue
 		}
 		draw := v.rng.IntN(1 << 20)
-		r := v.w.gate.park(&call{
-			actor: v.name, verb: verbLook, detail: "job", exec: func() reply { return reply{value: v.w.check.anyJob(draw)} },
-		})
-		if id, _ := r.value.(string); id != "" {
+		if id, _ := v.look("job", func() any { return v.w.check.anyJob(draw) }).(string); id != "" {
 			v.steer(id)
 		}
 	}
@@ -306,10 +301,7 @@ func (v *visitor) releaseLines() {
 		if !v.w.isCalm() && !v.chance(10) {
 			continue
 		}
-		r := v.w.gate.park(&call{
-			actor: v.name, verb: verbLook, detail: "blockers", exec: func() reply { return reply{value: v.w.check.blockers()} },
-		})
-		blockers, _ := r.value.([][2]string)
+		blockers, _ := v.look("blockers", func() any { return v.w.check.blockers() }).([][2]string)
 		for _, one := range blockers {
 			if !v.w.isCalm() && v.chance(50) {
 				v.requestEvent(one[1], nil)
@@ -366,10 +358,7 @@ func (v *visitor) release() {
 			return
 		}
 	}
-	r := v.w.gate.park(&call{
-		actor: v.name, verb: verbLook, detail: "paused", exec: func() reply { return reply{value: v.w.check.paused()} },
-	})
-	ids, _ := r.value.([]string)
+	ids, _ := v.look("paused", func() any { return v.w.check.paused() }).([]string)
 	for _, id := range ids {
 		if v.chance(30) {
 			continue

@@ -128,11 +128,6 @@ func (v *visitor) explore() {
 	}
 }
 
-// look asks the checker.
-func (v *visitor) look(what string, exec func() any) any {
-	return v.w.gate.park(&call{actor: v.name, verb: verbLook, detail: what, exec: func() reply { return reply{value: exec()} }}).value
-}
-
 // accept submits one command of the line.
 func (v *visitor) accept(c *command) (any, error) {
 	v.look("ask", func() any {

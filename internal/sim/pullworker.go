@@ -165,10 +165,7 @@ func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any,
 // operateItem stalls a random item, or requeues it if it is stalled.
 func (v *visitor) operateItem() {
 	draw := v.rng.IntN(1 << 20)
-	r := v.w.gate.park(&call{
-		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(draw)} },
-	})
-	found, _ := r.value.(statemachine.Item)
+	found, _ := v.look("item", func() any { return v.w.check.anyItem(draw) }).(statemachine.Item)
 	if found.WorkID == "" {
 		return
 	}

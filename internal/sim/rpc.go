@@ -81,6 +81,11 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	}
 }
 
+// look asks the checker. The answer is nil once the simulation is over.
+func (v *visitor) look(what string, exec func() any) any {
+	return v.w.gate.park(&call{actor: v.name, verb: verbLook, detail: what, exec: func() reply { return reply{value: exec()} }}).value
+}
+
 // serve runs f in a goroutine. It prefers one that has finished a request, because its stack
 // has already grown.
 func (w *world) serve(f func()) {

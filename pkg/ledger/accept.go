@@ -178,7 +178,7 @@ func (a *acceptance) guessSlot() {
 
 // try submits the whole change once.
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
-	defer func() { a.placed(tablestore.Applied{}) }()
+	defer a.placed(tablestore.Applied{})
 	retry, err := a.findPlace(ctx)
 	if err != nil && (errors.Is(err, ErrLineFull) || busyWith(err) != "") {
 		return a.refuse(ctx, err)
@@ -227,7 +227,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 		return a.resolveRecordConflict(ctx)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
-	case lost && a.place.keys(conflict.Key):
+	case lost && a.place.writes(conflict.Key):
 		return nil, nil
 	case lost || errors.Is(err, tablestore.ErrUnknown):
 		return a.resolveOutcome(ctx, plan, err)

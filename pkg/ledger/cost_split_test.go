@@ -237,8 +237,8 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	})
 }
 
-// A look is a part of what follows a commit: no client or worker waits for it. The numbers do not depend on
-// how many jobs wait in the line.
+// Neither clients nor workers wait for a look, which follows a commit. The numbers do not depend on how many
+// jobs wait in the line.
 func TestCost_OfALineOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

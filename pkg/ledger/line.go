@@ -254,7 +254,7 @@ type openLines struct {
 type openLine struct {
 	users int           // guarded by the mutex of openLines
 	next  *lookCall     // the look that waits for its turn, which serves all who ask meanwhile; guarded likewise
-	turn  chan struct{} // holds a value while it is the turn of none
+	turn  chan struct{} // holds a value while no batch is being sent
 	known *line         // LINE as the last batch left it, nil if it is not known; owned by who has the turn
 }
 

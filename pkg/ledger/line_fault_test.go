@@ -273,3 +273,33 @@ func TestLine_RerunOfABlockerBeyondTheLimit(t *testing.T) {
 			refused accept d`)
 	})
 }
+
+// The histories of the failed job and of the next one say who released the line, and why.
+func TestLine_ReleaseIsInTheHistories(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1}))
+		s.play(`
+			accept a
+			accept b
+			fail a`)
+		err := s.Release(ledger.WithCaller(t.Context(), "ann"), ledger.Release{
+			LineID: ledger.LineID("tenant_a", "doc"), JobID: s.jobs["a"], Actor: "client", Reason: "sent by hand",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		turn := s.Past(s.jobs["b"])[1]
+		if want := "job " + s.jobs["a"] + " before it in its line was released by ann: sent by hand"; turn.Cause != want {
+			t.Errorf("b began because %q, want %q", turn.Cause, want)
+		}
+		rejected, err := s.Rejected(t.Context(), s.jobs["a"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		noted := rejected.History(0, 0)
+		if len(noted) != 1 || noted[0].Caller != "ann" || !strings.Contains(noted[0].Cause, "sent by hand") {
+			t.Errorf("the history of a has %+v", noted)
+		}
+	})
+}

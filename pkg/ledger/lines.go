@@ -42,13 +42,18 @@ func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
 	if ln.tag == "" {
 		return nil, ErrLineNotFound
 	}
-	return l.viewLine(ctx, ln)
-}
-
-// FirstInLine returns the first place of a line that is not gone, nil if there is none. Of a job whose accept
-// is under way only the id is known.
-func (l *Ledger) FirstInLine(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
-	return l.first(ctx, id)
+	var listed listRow
+	if ln.Listed {
+		row, err := l.store.Get(ctx, l.listKey(ln))
+		if err == nil {
+			err = listCodec.Decode(&row, &listed)
+		}
+		if err != nil && !errors.Is(err, tablestore.ErrNotFound) {
+			return nil, fmt.Errorf("read line %s: %w", ln.id, err)
+		}
+	}
+	view, err := l.viewLine(ctx, ln, listed.Since)
+	return &view, err
 }
 
 // LineTenant returns the tenant of a line. It returns [ErrLineNotFound].
@@ -63,23 +68,11 @@ func (l *Ledger) LineTenant(ctx context.Context, id string) (string, error) {
 	return ln.TenantID, nil
 }
 
-// viewLine reads the first place of a line, and since when it is listed.
-func (l *Ledger) viewLine(ctx context.Context, ln *line) (*LineView, error) {
-	view := &LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count}
-	var err error
-	if view.First, err = l.first(ctx, ln.id); err != nil || !ln.Listed {
-		return view, err
-	}
-	row, err := l.store.Get(ctx, l.listKey(ln))
-	if err == nil {
-		var listed listRow
-		err = listCodec.Decode(&row, &listed)
-		view.Since = listed.Since
-	}
-	if err != nil && !errors.Is(err, tablestore.ErrNotFound) {
-		return nil, fmt.Errorf("read line %s: %w", ln.id, err)
-	}
-	return view, nil
+// viewLine reads the first place of a line.
+func (l *Ledger) viewLine(ctx context.Context, ln *line, since time.Time) (view LineView, err error) {
+	view = LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: since}
+	view.First, err = l.FirstInLine(ctx, ln.id)
+	return view, err
 }
 
 // Lines returns one page of the lines in which jobs wait or a failure blocks, in one shard, and the key
@@ -140,9 +133,7 @@ func (l *Ledger) viewListed(ctx context.Context, row *tablestore.Row) (view Line
 		}
 		return view, err
 	}
-	view = LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: listed.Since}
-	view.First, err = l.first(ctx, ln.id)
-	return view, err
+	return l.viewLine(ctx, ln, listed.Since)
 }
 
 // ValidLinesKey reports whether a page of [Ledger.Lines] may begin after that key.
@@ -213,8 +204,8 @@ type CancelWaiting struct {
 	Until            time.Time // when to stop
 }
 
-// CancelWaiting cancels the jobs of a line that have not begun, the last first, so that none of them begins
-// in the meantime for the others' sake. It returns how many it cancelled, and whether more may wait. It may
+// CancelWaiting cancels the jobs of a line that have not begun. It begins with the last, because the end of
+// an earlier one could begin the next. It returns how many it cancelled, and whether more may wait. It may
 // be repeated. It returns [ErrLineNotFound].
 func (l *Ledger) CancelWaiting(ctx context.Context, r CancelWaiting) (cancelled int, more bool, err error) {
 	ln, err := l.readLine(ctx, r.LineID)

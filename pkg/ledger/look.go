@@ -26,7 +26,7 @@ type LookOutcome string
 // The outcomes.
 const (
 	LookTurn   LookOutcome = "turn"   // it began a job
-	LookIdle   LookOutcome = "idle"   // it was the turn of none
+	LookIdle   LookOutcome = "idle"   // no job could begin
 	LookFailed LookOutcome = "failed" // it is repeated by the schedule
 )
 
@@ -109,7 +109,7 @@ func (l *Ledger) look(ctx context.Context, id string, forget tablestore.Stage) e
 	}()
 	turn, err := l.lines.take(ctx, id)
 	l.lines.mu.Lock()
-	open.next = nil // The look begins: whoever comes now needs another.
+	open.next = nil // The look begins: a request that comes now needs another one.
 	l.lines.mu.Unlock()
 	if err != nil {
 		call.err = err
@@ -158,7 +158,7 @@ type front struct {
 	more  bool // more places may be gone
 	first *place
 	judged
-	since time.Time // when the last of the places that are gone went
+	since time.Time // when the job of the last place in gone ended or was released
 }
 
 // readFront reads the beginning of a line.
@@ -291,8 +291,8 @@ func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn,
 	return plan, l.finish(ctx, plan, postErr)
 }
 
-// follow does what follows a change of a job with a place: its mode newest supersedes the jobs that wait
-// before it, and then its line is looked at.
+// follow does the post-commit work of a job with a place: a job of mode newest supersedes those that wait
+// before it, and then it looks at the line.
 func (l *Ledger) follow(ctx context.Context, job *statemachine.Job, forget tablestore.Stage) error {
 	if job.Order.Mode == statemachine.OrderNewest && job.Waits() {
 		if err := l.supersede(ctx, job); err != nil {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,8 @@ type placement struct {
 	looked bool      // the line was looked at before a refusal
 }
 
-// keys reports whether the key is of a row that the placement's batch writes.
-func (p *placement) keys(key tablestore.Key) bool {
+// writes reports whether the placement's batch writes the row.
+func (p *placement) writes(key tablestore.Key) bool {
 	for i := range p.batch {
 		if p.batch[i].Key == key {
 			return true
@@ -141,7 +142,7 @@ func (a *acceptance) admitInLine(ctx context.Context, ln *line) (retry bool, err
 	if !busy {
 		return false, ErrLineFull
 	}
-	first, err := a.l.first(ctx, ln.id)
+	first, err := a.l.FirstInLine(ctx, ln.id)
 	switch {
 	case err != nil:
 		return false, err
@@ -156,9 +157,9 @@ func (a *acceptance) admitInLine(ctx context.Context, ln *line) (retry bool, err
 	return false, &LineBusyError{JobID: first.Job.ID}
 }
 
-// first returns the first place of a line that is not gone, nil if there is none. The job of a place whose
-// accept is under way has an id alone.
-func (l *Ledger) first(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
+// FirstInLine returns the first place of a line that is not gone, nil if there is none. Of a job whose accept
+// is under way only the id is known.
+func (l *Ledger) FirstInLine(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
 	var first *statemachine.FirstPlace
 	_, _, err := l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
 		j, err := l.judge(ctx, ln, p, false)
@@ -300,7 +301,8 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 			noted = true
 		}
 		row := p.placeRow
-		row.ReleasedAt, row.ReleasedBy, row.ReleaseReason, row.ReleaseID = tablestore.Now(), r.Actor, r.Reason, r.RequestID
+		row.ReleasedAt, row.ReleasedBy = tablestore.Now(), cmp.Or(CallerOf(ctx), r.Actor)
+		row.ReleaseReason, row.ReleaseID = r.Reason, r.RequestID
 		_, err = l.store.Commit(ctx, tablestore.Batch{l.writeLine(ln), {
 			Verb: tablestore.Replace, Key: p.row.Key, ETag: p.row.ETag, Properties: placeCodec.Encode(&row, nil),
 		}})
@@ -315,9 +317,7 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 	if err != nil {
 		return fmt.Errorf("release job %s: %w", r.JobID, err)
 	}
-	if err := l.look(ctx, r.LineID, l.discardEntries(job.ID, []entryRef{ref})); err != nil {
-		return nil //nolint:nilerr // The release is made, and the entry looks again.
-	}
+	_ = l.look(ctx, r.LineID, l.discardEntries(job.ID, []entryRef{ref})) // The release is made; after an error the entry looks.
 	return nil
 }
 

@@ -2230,7 +2230,7 @@ export interface components {
         /** @description Names the job that blocks the line. */
         ReleaseRequest: {
             /**
-             * @description The failed job, the `head` of the line. It must be named so that nobody releases a job that
+             * @description The failed job, the `head` of the line. It must be named, so that a request never releases a job that
              *     failed since.
              * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
              */
