@@ -288,7 +288,11 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	}
 	if !a.place.taken && len(a.place.batch) > 0 {
 		// The entry must be written first: it looks at the line if the commit never lands.
-		plan.change.Pre = append(plan.change.Pre, tablestore.Stage{a.place.batch})
+		stage := tablestore.Stage{a.place.batch}
+		if a.place.lists {
+			stage = append(stage, a.l.list(a.place.line))
+		}
+		plan.change.Pre = append(plan.change.Pre, stage)
 		plan.turn, plan.leaves = a.place.turn, a.place.line
 	}
 	plan.reserving = len(pre)

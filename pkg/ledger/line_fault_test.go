@@ -303,3 +303,37 @@ func TestLine_ReleaseIsInTheHistories(t *testing.T) {
 		}
 	})
 }
+
+// A line is listed as long as a job waits in it, whatever its first job does.
+func TestLine_IsListedWhileAJobWaits(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1}))
+		listed := func(want int64) {
+			t.Helper()
+			lines, _, err := s.Lines(t.Context(), "tenant_a", 0, 10, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var waiting int64
+			for i := range lines {
+				waiting += lines[i].Waiting()
+			}
+			if waiting != want || len(lines) > 1 {
+				t.Errorf("%d lines with %d waiting jobs are listed, want %d", len(lines), waiting, want)
+			}
+		}
+		s.play(`accept a`)
+		listed(0)
+		s.play(`
+			accept b
+			accept c`)
+		listed(2)
+		s.play(`
+			end a
+			end b
+			end c
+			places 0`)
+		listed(0)
+	})
+}

@@ -21,6 +21,7 @@ type placement struct {
 	// batch writes LINE and the place, unless the place is taken; line is LINE as the batch leaves it.
 	batch  tablestore.Batch
 	line   *line
+	lists  bool      // the line is to be listed with the batch
 	turn   *lineTurn // of the current try
 	looked bool      // the line was looked at before a refusal
 }
@@ -82,6 +83,9 @@ func (a *acceptance) findPlace(ctx context.Context) (retry bool, err error) {
 		next.Next, next.Count = ln.Next+1, ln.Count+1
 	}
 	p.behind = ln.tag != ""
+	if p.lists = a.l.atomic != nil && p.behind && !ln.Listed; p.lists { // No look follows the accept.
+		next.Listed = true
+	}
 	p.line = &next
 	row := placeRow{JobID: a.jobID, Epoch: p.Epoch, Took: p.Took, Mode: a.cmd.Job.Order.Mode, CreatedAt: tablestore.Now()}
 	op := tablestore.Op{Verb: tablestore.Insert, Key: a.l.placeKey(id, p.Seq), Properties: placeCodec.Encode(&row, nil)}
