@@ -500,6 +500,9 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 		plan.change.Pre = without(plan.change.Pre, a.l.lineKey(a.place.Line, rowLine))
 		plan.change.Pre = without(plan.change.Pre, a.l.placeKey(a.place.Line, a.place.Seq))
 	}
+	// If the first submission arrives before this one, the job may even have ended, and this one takes the
+	// slot again. So the entry stays: it frees what an ended job holds.
+	plan.change.Post, plan.forget = nil, nil
 	applied, err := a.l.submit(ctx, plan)
 	if err != nil {
 		return nil, err

@@ -83,6 +83,40 @@ func TestDate_ALostAcceptIsAbandonedAtOnce(t *testing.T) {
 	})
 }
 
+// An accept that is sent again may take the slot of its job after the first submission made the job, and
+// the job has ended.
+func TestDate_SlotOfAnAcceptThatIsSentAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pulling(t, split())
+		var first commit
+		var id string
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			switch {
+			case commits(batch) && first == nil:
+				first, id = commit, batch[0].Key.Partition
+				return nil, tablestore.ErrUnknown
+			case first != nil && batch[0].Key.Table == "luciusschedule":
+				b.store.set(nil)
+				if _, err := first(); err != nil {
+					t.Error(err)
+				}
+				b.Apply(id, statemachine.Cancel{})
+			}
+			return commit()
+		})
+		b.MustAccept(dated(time.Hour, 0))
+		if job := b.Read(id).Job; job.State != statemachine.JobCancelled {
+			t.Fatalf("the job is %s", job.State)
+		}
+		time.Sleep(11 * time.Second)
+		b.Expire()
+		if live := b.LiveJobs(); len(live) != 0 {
+			t.Errorf("slots are held by %v", live)
+		}
+	})
+}
+
 // The entry of an earlier date leads to the job at a later one. A date that comes back gets another
 // entry, so that a late deletion of its first one deletes nothing else.
 func TestReschedule_ADateThatComesBackHasAnotherEntry(t *testing.T) {
