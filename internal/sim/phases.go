@@ -169,7 +169,8 @@ func (w *world) surplus(key tablestore.Key) string {
 	case key.Table == tableSchedule && timed(strings.Split(key.Row, ":")):
 		return "entry"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "live:"):
-		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" && !w.check.excused(j) {
+		// Among explored ledgers is no reconciler, which frees a slot that a very late write has taken again.
+		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" && !w.check.excused(j) && !w.scenario.bare {
 			return "slot of a job that is " + j.row.State + ":"
 		}
 	case key.Table == tableLedger && strings.HasPrefix(key.Row, "OPENITEM:"):

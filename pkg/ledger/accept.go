@@ -83,9 +83,9 @@ type acceptance struct {
 	record    tablestore.Key  // of the idempotency record
 	recordTag tablestore.ETag // our version of the record, once it is written
 	found     tablestore.ETag // the version of another accept's record, which this one replaces
-	// adopted says that jobID comes from the record of another accept, which may still
-	// commit. It is used only over that record: once the record is gone, the job may have
-	// been purged, and its id is never used again.
+	// adopted says that another accept may have the same jobID, and may still commit: it comes from
+	// that accept's record, or that accept may have taken it from ours. It is used only over that
+	// record: once the record is gone, the job may have been purged, and its id is never used again.
 	//
 	//	invariant: adopted ⇒ recordTag ≠ "" ∨ found is a version that named jobID
 	adopted bool
@@ -485,7 +485,8 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	if err != nil {
 		return nil, err
 	}
-	a.recordTag = row.ETag
+	// The version may be that of an accept that adopted our job id meanwhile.
+	a.recordTag, a.adopted = row.ETag, a.adopted || row.ETag != ""
 	if a.slot.Numbered {
 		if row, err = a.l.ownRow(ctx, a.l.slotKey(a.slot), a.jobID); err != nil {
 			return nil, err

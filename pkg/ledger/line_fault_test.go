@@ -337,3 +337,58 @@ func TestLine_IsListedWhileAJobWaits(t *testing.T) {
 		listed(0)
 	})
 }
+
+// reading is a store on which something else happens just before a read of LINE.
+type reading struct {
+	tablestore.Store
+	before func()
+}
+
+func (r *reading) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if before := r.before; before != nil && key.Row == "LINE" {
+		r.before = nil
+		before()
+	}
+	return r.Store.Get(ctx, key)
+}
+
+// Another accept of the same command may adopt the job id of one that is under way, and commit after that one
+// has read the record again. If its line is busy by then, the first is answered with the job: a refusal would
+// delete the record that names it.
+func TestLine_RefusalKeepsTheRecordOfAnAdoptedJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := ledgertest.Split()
+		slow := &reading{Store: inner}
+		b := open(t, &hooked{Store: slow}, ledger.Config{Shards: 1})
+		other := open(t, &hooked{Store: inner}, ledger.Config{Shards: 1})
+		cmd := ordered("a", statemachine.OrderReject)
+		var id string
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if !strings.HasPrefix(batch[0].Key.Partition, "line:") {
+				return commit()
+			}
+			b.store.set(nil)
+			late := other.loseAccept(t, cmd)
+			slow.before = func() {
+				if err := late(); err != nil {
+					t.Error(err)
+				}
+				accepted := other.MustAccept(cmd)
+				id = accepted.Job.ID
+				s := newLineScript(t, other.Ledger)
+				s.jobs["a"] = id
+				s.play(`
+					end a
+					accept z`)
+			}
+			return nil, tablestore.ErrUnknown
+		})
+		for range 2 {
+			accepted, err := b.Accept(t.Context(), cmd)
+			if err != nil || accepted.Job.ID != id || !accepted.Replayed {
+				t.Errorf("accepted %s, replayed %t, %v; want job %s", accepted.Job.ID, accepted.Replayed, err, id)
+			}
+		}
+	})
+}

@@ -402,20 +402,24 @@ func (p *planner) journalRow() *journalRow {
 // entries, so that after a crash an entry still finds the rest.
 func (p *planner) post(out *plan, entry entryRef) {
 	job := &p.d.After.Job
-	var clean tablestore.Stage
+	var clean, slot tablestore.Stage
 	obsolete := slices.Clone(p.options.lost)
 	if old := p.s.head.Entry; old.Kind != "" && old != entry {
 		obsolete = append(obsolete, old)
 	}
 	if p.d.Ended {
 		rows, entries := p.l.announce(job)
-		clean = merged(slices.Concat(p.release, p.l.retain(job), entries, rows))
+		if clean, slot = p.release, nil; out.looks && p.l.atomic == nil && !p.s.head.Slot.Numbered {
+			// The look comes in between, and meanwhile a late write may take the slot again.
+			clean, slot = nil, p.release
+		}
+		clean = merged(slices.Concat(clean, p.l.retain(job), entries, rows))
 		obsolete = append(obsolete, entry)
 	}
 	if timer := p.postTimer(); timer.Kind != "" {
 		obsolete = append(obsolete, timer)
 	}
-	out.forget = p.l.discardEntries(job.ID, obsolete)
+	out.forget = merged(slices.Concat(slot, p.l.discardEntries(job.ID, obsolete)))
 	var last []tablestore.Stage
 	if p.l.cfg.Projector == nil && !out.looks {
 		if all := merged(slices.Concat(clean, out.forget)); len(all) == 1 {
