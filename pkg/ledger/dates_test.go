@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,9 +184,12 @@ func TestAccept_LeavesNoRowsOfAnAbandonedJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
+		var mu sync.Mutex // an accept commits its index rows at the same time
 		var lost string
 		var slow []commit // of index rows
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			if lost == "" && batch[0].Key.Table == "luciusjobindex" && batch[0].Key.Partition != "tenants" {
 				slow = append(slow, commit)
 			}
