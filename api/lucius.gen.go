@@ -2743,7 +2743,9 @@ type Line struct {
 	// Example: customer-42
 	OrderKey string `json:"order_key"`
 
-	// Since When jobs began to wait in the line; absent if none has waited.
+	// Since When jobs began to wait in the line, absent if none has waited; of a blocked line, when
+	// the job that blocks it ended.
+	//
 	//
 	// Example: 2026-01-27T10:02:01.250Z
 	Since Time `json:"since,omitempty,omitzero"`

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,20 @@ var virtually = map[string]struct {
 			s.expires = time.Minute
 		},
 		shows: `lucius_expired_total \d\d+\n`,
+	},
+	"OneLine": {
+		begin: func(s *situation) { s.key = "document-1" }, lasts: 40 * time.Minute, shows: `lucius_line_blocked_seconds 0\n`,
+	},
+	"BlockedLine": { // Its first job fails; the others wait.
+		begin: func(s *situation) {
+			var failed atomic.Bool
+			s.key = "document-1"
+			s.workers.Store(&workers{
+				takes: normal.takes, fails: func(int64) bool { return !failed.Swap(true) },
+				failure: `,"retryable":false,"error":{"code":"bad_scan","message":"m"}`,
+			})
+		},
+		lasts: 40 * time.Minute, shows: `lucius_line_blocked_seconds 2[34]\d\d`,
 	},
 	"StuckJob":      {begin: func(s *situation) { s.loseEntry(true) }, shows: "lucius_jobs_stuck 1\n"},
 	"RepairedJob":   {begin: func(s *situation) { s.loseEntry(false) }, shows: "lucius_reconciler_repaired_total 1\n"},

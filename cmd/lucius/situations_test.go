@@ -122,6 +122,7 @@ type situation struct {
 	idle      bool // no jobs are submitted
 	// expires is how long after its submission a job expires. 0 means never.
 	expires time.Duration
+	key     string // the order key of the jobs that are submitted
 }
 
 // refusing is an inbox with refused and waiting commands.
@@ -261,13 +262,16 @@ func (s *situation) leave(free uint64) {
 // submit submits a job, unless the store accepts none.
 func (s *situation) submit() {
 	s.t.Helper()
-	dates := ""
+	more := ""
+	if s.key != "" {
+		more = fmt.Sprintf(`"order_key":%q,`, s.key)
+	}
 	if s.expires > 0 {
-		dates = fmt.Sprintf(`"not_after":%q,`, time.Now().Add(s.expires).UTC().Format(time.RFC3339))
+		more += fmt.Sprintf(`"not_after":%q,`, time.Now().Add(s.expires).UTC().Format(time.RFC3339))
 	}
 	got := s.do(s.t, http.MethodPost, "/v1/commands", fmt.Sprintf(`{"tenant_id":"tenant_a","request_type":"doc.ingest",`+
 		`"schema_version":"1","payload":{"language":"en"},"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},%s`+
-		`"idempotency_key":"%d"}`, dates, s.serial.Add(1)))
+		`"idempotency_key":"%d"}`, more, s.serial.Add(1)))
 	if got.status != http.StatusAccepted && got.status != http.StatusServiceUnavailable {
 		s.t.Fatalf("submit: %d, %s", got.status, got.body)
 	}

@@ -61,7 +61,7 @@ func (h history) firing(t *testing.T, rules []rulefmt.Rule) []string {
 
 // situations are those that the server's tests bring about, with the alerts that fire.
 var situations = map[string][]string{
-	"NormalHour": nil, "NothingToDo": nil, "FewWorkers": nil, "LongLivedTLS": nil, "PausedNoRelay": nil,
+	"NormalHour": nil, "NothingToDo": nil, "FewWorkers": nil, "LongLivedTLS": nil, "PausedNoRelay": nil, "OneLine": nil,
 	"NoWorker":       {"LuciusServiceWithoutWorker"},
 	"FailingService": {"LuciusServiceFailing"},
 	"NoRelay":        {"LuciusRelayStuck"},
@@ -70,6 +70,7 @@ var situations = map[string][]string{
 	"NothingPurged":  {"LuciusRetentionBehind"},
 	"StoreThatHangs": {"LuciusLoopStandsStill"},
 	"StoreThatFails": {"LuciusLoopFailing"},
+	"BlockedLine":    {"LuciusLineBlocked"},
 	"ExpiredJobs":    {"LuciusJobsExpire"},
 	"StuckJob":       {"LuciusJobStuck"},
 	"RepairedJob":    {"LuciusDefectRepaired"},

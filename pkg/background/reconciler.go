@@ -21,6 +21,7 @@ type ReconcilerLedger interface {
 	Inspect(ctx context.Context, shard, limit int, from string) ([]ledger.Finding, string, error)
 	InspectReady(ctx context.Context, w *ledger.ReadyWalk, limit int,
 	) (seen, repaired int, ended bool, err error)
+	Lines(ctx context.Context, tenantID string, shard, limit int, after string) ([]ledger.LineView, string, error)
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 }
 
@@ -77,6 +78,7 @@ type ReconcilerReport struct {
 	// These are of the last complete round, if there was one.
 	Stuck      []Stuck // jobs that could not be repaired, at most 1000
 	Checked    int     // slots of live jobs
+	Lines      LineCounts
 	RoundEnded time.Time
 
 	Repaired int // defects repaired since the process started
@@ -85,29 +87,44 @@ type ReconcilerReport struct {
 	OldestPending time.Duration
 }
 
+// LineCounts counts the lines in which jobs wait, or that a failed job blocks.
+type LineCounts struct {
+	Moving, Blocked int
+	BlockedSince    time.Time // of the line that is blocked for the longest time; zero if none is
+}
+
 // Reconciler walks the live jobs slowly, round after round, and checks that each can make
 // progress: it has a pending row, a deadline or a retry time with its schedule entry, a
 // directive in the pull queue with its ready hint, or a pause. At the end of each round it
-// walks the ready index, for hints whose commit never came. Any number may run on one
-// store.
+// walks the ready index, for hints whose commit never came, and counts the lines. Any number
+// may run on one store.
 //
 // Every change of a job should keep this true, so in a healthy system nothing is repaired
 // or stuck. If there is a defect, the walk turns a lost job into a late one: it repairs and
 // counts what it can, and reports the rest to the operator.
 type Reconciler struct {
 	cfg ReconcilerConfig
-	// The next pass continues at from in the shard of live jobs, or, if inReady is set, at
-	// ready in the ready index.
-	shard   int
-	from    string
-	inReady bool
-	ready   ledger.ReadyWalk
-	round   ReconcilerReport // of the current round
-	fast    bool             // the current round is fast
+	// The next pass continues at from in the shard of live jobs or of lines, or at ready in the
+	// ready index.
+	part  roundPart
+	shard int
+	from  string
+	ready ledger.ReadyWalk
+	round ReconcilerReport // of the current round
+	fast  bool             // the current round is fast
 
 	mu   sync.Mutex // Guards last; the round belongs to RunOnce.
 	last ReconcilerReport
 }
+
+// roundPart is what a round walks. The parts are walked in this order.
+type roundPart int
+
+const (
+	liveJobs roundPart = iota
+	readyIndex
+	lineList
+)
 
 // NewReconciler returns a reconciler. The error names the invalid field.
 func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
@@ -170,8 +187,8 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce checks one page of jobs or, at the end of a round, of the ready index; in a fast
-// round it checks several. It reports More until the round ends. The next pass repeats a
+// RunOnce checks one page of jobs or, at the end of a round, of the ready index or the lines;
+// in a fast round it checks several. It reports More until the round ends. The next pass repeats a
 // page that could not be read. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
@@ -187,7 +204,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	defer r.mu.Unlock()
 	r.last.Repaired += repaired
 	if !pass.More {
-		r.last.Stuck, r.last.Checked = r.round.Stuck, r.round.Checked
+		r.last.Stuck, r.last.Checked, r.last.Lines = r.round.Stuck, r.round.Checked, r.round.Lines
 		r.last.RoundEnded = time.Now()
 		r.round = ReconcilerReport{}
 	}
@@ -197,12 +214,26 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	return pass, nil
 }
 
-// checkPage checks one page of live jobs, or of the ready index after the last of them.
+// checkPage checks one page of the round's current part.
 func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, err error) {
-	if r.inReady {
+	switch r.part {
+	case readyIndex:
 		return r.checkReady(ctx)
+	case lineList:
+		pass, err = r.countLines(ctx)
+		return pass, 0, err
+	default:
+		return r.checkJobs(ctx)
 	}
-	return r.checkJobs(ctx)
+}
+
+// passed continues after a page of a shard, and reports whether it was the last page of all shards.
+func (r *Reconciler) passed(next string) (last bool) {
+	if r.from = next; next == "" {
+		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
+		return r.shard == 0
+	}
+	return false
 }
 
 // checkJobs checks one page of live jobs.
@@ -232,12 +263,11 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		}
 	}
 	r.round.Checked += len(findings)
-	if r.from = next; next == "" {
-		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
-		r.inReady = r.shard == 0
-	}
-	if counts != nil && r.inReady {
-		counts.End()
+	if r.passed(next) {
+		r.part = readyIndex
+		if counts != nil {
+			counts.End()
+		}
 	}
 	return Pass{Done: len(findings), More: true}, repaired, err
 }
@@ -249,8 +279,38 @@ func (r *Reconciler) checkReady(ctx context.Context) (pass Pass, repaired int, e
 	if repaired > 0 {
 		r.cfg.Logger.WarnContext(ctx, "defect repaired", "hints", repaired, "defect", "ready hint of a commit that never came")
 	}
-	r.inReady, pass.More = !ended, !ended
+	if ended {
+		r.part = lineList
+	}
+	pass.More = true
 	return pass, repaired, err
+}
+
+// countLines counts one page of the lines.
+func (r *Reconciler) countLines(ctx context.Context) (Pass, error) {
+	views, next, err := r.cfg.Ledger.Lines(ctx, "", r.shard, r.cfg.Page, r.from)
+	switch {
+	case errors.Is(err, tablestore.ErrUnavailable), ctx.Err() != nil:
+		return Pass{More: true}, err
+	case err != nil: // A row that cannot be read must not keep the jobs from the next round.
+		r.cfg.Logger.ErrorContext(ctx, "the other lines of a shard are not counted", "shard", r.shard, "error", err)
+	}
+	lines := &r.round.Lines
+	for i := range views {
+		since := views[i].BlockedSince()
+		if since.IsZero() {
+			lines.Moving++
+			continue
+		}
+		lines.Blocked++
+		if lines.BlockedSince.IsZero() || since.Before(lines.BlockedSince) {
+			lines.BlockedSince = since
+		}
+	}
+	if r.passed(next) {
+		r.part = liveJobs
+	}
+	return Pass{Done: len(views), More: r.part == lineList}, nil
 }
 
 // oldestPending returns the age of the oldest row that is due to be published. The age

@@ -27,6 +27,8 @@ type ward struct {
 	hints    []int     // the hints on each page of the ready index
 	repaired int       // how many hints of the first page are repaired
 	bad      error     // why the ready index cannot be read
+	lines    [2][]ledger.LineView
+	noLines  error // why the lines of the first shard cannot be read
 }
 
 func (w *ward) Shards() int { return 2 }
@@ -51,6 +53,16 @@ func (w *ward) InspectReady(context.Context, *ledger.ReadyWalk, int) (seen, repa
 	w.hints = w.hints[1:]
 	w.repaired = 0
 	return seen, repaired, len(w.hints) == 0, w.bad
+}
+
+func (w *ward) Lines(_ context.Context, _ string, shard, _ int, after string) ([]ledger.LineView, string, error) {
+	if shard == 0 && w.noLines != nil {
+		return nil, "", w.noLines
+	}
+	if after == "" && len(w.lines[shard]) > 1 { // the first page has one line
+		return w.lines[shard][:1], "more", nil
+	}
+	return w.lines[shard][min(1, len(w.lines[shard])/2):], "", nil
 }
 
 func (w *ward) Due(_ context.Context, _ ledger.Kind, shard int, _ time.Time, _ int, _ string,
@@ -102,6 +114,42 @@ func TestReconciler_ReportsARound(t *testing.T) {
 	round(t, c)
 	if report = c.Report(); len(report.Stuck) != 0 || report.Checked != 0 || report.Repaired != 2 {
 		t.Errorf("after the repair: %+v", report)
+	}
+}
+
+// A round counts the lines after the jobs; it ends even if a row of the list cannot be read.
+func TestReconciler_CountsLines(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
+	line := func(state statemachine.JobState, ended time.Time) ledger.LineView {
+		return ledger.LineView{First: &statemachine.FirstPlace{Job: &statemachine.Job{
+			State: state, CompletedAt: ended, Order: statemachine.Order{Key: "doc", Blocks: true},
+		}}}
+	}
+	moving, failed := line(statemachine.JobInProgress, time.Time{}), line(statemachine.JobFailedFinal, at.Add(time.Hour))
+	w := &ward{lines: [2][]ledger.LineView{
+		{moving, failed}, {moving, line(statemachine.JobFailedFinal, at), moving}},
+	}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w})
+	for name, test := range map[string]struct {
+		err  error
+		want background.LineCounts
+	}{
+		"all are read":    {nil, background.LineCounts{Moving: 3, Blocked: 2, BlockedSince: at}},
+		"a row is broken": {errors.New("bad key"), background.LineCounts{Moving: 2, Blocked: 1, BlockedSince: at}},
+	} {
+		w.noLines = test.err
+		round(t, c)
+		if got := c.Report().Lines; got != test.want {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+	}
+	w.noLines = tablestore.ErrUnavailable
+	for range 4 { // the jobs, and the ready index
+		_, _ = c.RunOnce(t.Context())
+	}
+	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !pass.More {
+		t.Errorf("without the store: %+v, %v", pass, err)
 	}
 }
 
@@ -229,9 +277,10 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	if !errors.Is(err, away) || pass.Done != 1 {
 		t.Errorf("%+v, %v", pass, err)
 	}
-	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || pass.More {
-		t.Errorf("the round does not end: %+v, %v", pass, err)
+	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.More {
+		t.Errorf("at the end of the ready index: %+v, %v", pass, err)
 	}
+	round(t, c) // The list of lines is left.
 }
 
 func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {

@@ -85,7 +85,7 @@ func lineOf(v *ledger.LineView) api.Line {
 		Since: api.NewTime(v.Since), AsOf: api.NewTime(time.Now()),
 	}
 	if v.Blocked() {
-		line.State = api.LineStateBlocked
+		line.State, line.Since = api.LineStateBlocked, api.NewTime(v.BlockedSince())
 	}
 	if v.First != nil {
 		job := v.First.Job

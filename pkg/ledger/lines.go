@@ -30,6 +30,14 @@ func (v *LineView) Blocked() bool {
 	return v.First != nil && v.First.Job.Standing() == statemachine.PlaceBlocks
 }
 
+// BlockedSince returns when the job that blocks the line ended, and the zero time if the line is not blocked.
+func (v *LineView) BlockedSince() time.Time {
+	if !v.Blocked() {
+		return time.Time{}
+	}
+	return v.First.Job.CompletedAt
+}
+
 // Waiting returns how many jobs are behind the first.
 func (v *LineView) Waiting() int64 { return max(0, v.Places-1) }
 

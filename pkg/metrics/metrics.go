@@ -29,8 +29,11 @@ func (r Registry) Histogram(name, help string, buckets []float64, labels ...stri
 }
 
 // Gauge registers a gauge that is read at each scrape.
-func (r Registry) Gauge(name, help string, read func() float64) {
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+func (r Registry) Gauge(name, help string, read func() float64) { r.GaugeOf(nil, name, help, read) }
+
+// GaugeOf registers one series of a gauge, that of these labels, which is read at each scrape.
+func (r Registry) GaugeOf(labels prometheus.Labels, name, help string, read func() float64) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read))
 }
 
 // Count registers a counter that is read at each scrape.

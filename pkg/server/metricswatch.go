@@ -3,6 +3,9 @@ package server
 import (
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -85,6 +88,20 @@ func (m *meters) watchUpkeep(s *Server) {
 		func() float64 { return float64(len(s.uses.Gate.Active())) })
 	m.Gauge("lucius_jobs_stuck", "Live jobs that cannot make progress and could not be repaired.",
 		func() float64 { return float64(len(s.uses.Reconciler.Report().Stuck)) })
+	lines := func() background.LineCounts { return s.uses.Reconciler.Report().Lines }
+	for state, count := range map[string]func() int{
+		"blocked": func() int { return lines().Blocked }, "moving": func() int { return lines().Moving },
+	} {
+		m.GaugeOf(prometheus.Labels{"state": state}, "lucius_lines", "Lines in which jobs wait or that a failed job blocks.",
+			func() float64 { return float64(count()) })
+	}
+	m.Gauge("lucius_line_blocked_seconds", "Time for which the line has been blocked that is blocked for the longest time, or 0.",
+		func() float64 {
+			if since := lines().BlockedSince; !since.IsZero() {
+				return time.Since(since).Seconds()
+			}
+			return 0
+		})
 	m.Count("lucius_reconciler_repaired_total", "Defects that the reconciler and timers have repaired.",
 		func() float64 {
 			return float64(s.uses.Reconciler.Report().Repaired) + float64(s.uses.Ledger.Restored())

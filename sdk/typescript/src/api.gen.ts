@@ -2317,7 +2317,8 @@ export interface components {
             waiting: number;
             /**
              * Format: date-time
-             * @description When jobs began to wait in the line; absent if none has waited.
+             * @description When jobs began to wait in the line, absent if none has waited; of a blocked line, when
+             *     the job that blocks it ended.
              * @example 2026-01-27T10:02:01.250Z
              */
             since?: string;
