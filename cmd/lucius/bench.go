@@ -39,6 +39,7 @@ func (p *program) bench() *cobra.Command {
 	flags.IntVar(&options.Finished, "finished", 2000, "finished jobs of the prefilled server")
 	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a running step")
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
+	flags.IntVar(&options.InLine, "in-line", 0, "jobs of the prefilled server that wait in one line of that service")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
 	flags.DurationVar(&options.RetentionDuration, "retention-duration", 20*time.Minute,
 		"how long the load retention is measured, on a server that keeps ended jobs for 20s")

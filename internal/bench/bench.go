@@ -17,6 +17,7 @@
 //   - open loop ([Open]): commands are sent at a fixed rate, however slow the responses are,
 //     and each job is timed from when its command was due. A closed loop would not send
 //     while the server stalls, and so would miss most of a stall.
+//   - lines ([Lines]): the closed loop of one step, with an order key of its own for each command.
 //   - batches ([Batch]): POST /v1/commands:batch with 100 commands, which no worker takes.
 //   - retention ([Retention], only by name and on an empty server): the closed loop of one step
 //     on a server that keeps ended jobs for 20 seconds. It takes long, because it shows whether
@@ -86,10 +87,11 @@ type Options struct {
 	PayloadBytes int
 	// Rate is the number of jobs per second of the open loop. Optional. Defaults to 50.
 	Rate int
-	// Finished, Live and Waiting are the numbers of jobs on a prefilled server: jobs that
-	// have succeeded, jobs with a step that a worker holds, and jobs of a service without a
-	// worker. Optional. If all are 0, no prefilled server is measured.
-	Finished, Live, Waiting int
+	// Finished, Live, Waiting and InLine are the numbers of jobs on a prefilled server: jobs that
+	// have succeeded, jobs with a step that a worker holds, jobs of a service without a
+	// worker, and jobs of that service which wait in one line. Optional. If all are 0, no
+	// prefilled server is measured.
+	Finished, Live, Waiting, InLine int
 	// Duration is how long each load is measured, except [Retention]. Optional. Defaults to 5s.
 	Duration time.Duration
 	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
@@ -107,7 +109,8 @@ const (
 	maxPullers    = 64
 	maxRate       = 10_000
 	maxPrefill    = 100_000_000
-	minPayload    = 11 // {"data":""}
+	maxInLine     = 1_000_000 // the limit of the server
+	minPayload    = 11        // {"data":""}
 	maxPayload    = 128 << 10
 )
 
@@ -124,6 +127,7 @@ func (o *Options) validate() error {
 		{"Finished", o.Finished, 0, maxPrefill},
 		{"Live", o.Live, 0, maxPrefill},
 		{"Waiting", o.Waiting, 0, maxPrefill},
+		{"InLine", o.InLine, 0, maxInLine},
 	} {
 		if field.value < field.min || field.value > field.max {
 			return fmt.Errorf("%s is %d: it must be from %d to %d", field.name, field.value, field.min, field.max)
@@ -208,7 +212,7 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 		}
 		report.Rows = append(report.Rows, row)
 	}
-	if options.Finished+options.Live+options.Waiting > 0 && len(b.prefillable()) > 0 {
+	if options.Finished+options.Live+options.Waiting+options.InLine > 0 && len(b.prefillable()) > 0 {
 		rows, err := b.onPrefilled(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("bench: prefilled: %w", err)

@@ -44,9 +44,9 @@ type fakeServer struct {
 
 // fakeJob is one job.
 type fakeJob struct {
-	id, correlationID, service string
-	steps, step, rev           int
-	acked                      bool
+	id, correlationID, orderKey, service string
+	steps, step, rev                     int
+	acked                                bool
 }
 
 // serve returns a fake server.
@@ -129,8 +129,8 @@ func (f *fakeServer) accept(command *api.Command) *fakeJob {
 	f.once(command.IdempotencyKey)
 	f.payloads[len(command.Payload)]++
 	job := &fakeJob{
-		id: fmt.Sprintf("job-%d", len(f.jobs)), correlationID: command.CorrelationID, steps: 1, rev: 1,
-		service: map[string]string{"bench.live": "bench_live", "bench.waiting": "bench_waiting"}[command.RequestType],
+		id: fmt.Sprintf("job-%d", len(f.jobs)), correlationID: command.CorrelationID, steps: 1, rev: 1, orderKey: command.OrderKey,
+		service: map[string]string{"bench.live": "bench_live", "bench.waiting": "bench_waiting", "bench.line": "bench_waiting"}[command.RequestType],
 	}
 	if job.service == "" {
 		job.service = "bench"

@@ -21,6 +21,7 @@ func TestInvalidOptionsAreNamed(t *testing.T) {
 		"Finished":          func(o *bench.Options) { o.Finished = -1 },
 		"Live":              func(o *bench.Options) { o.Live = -1 },
 		"Waiting":           func(o *bench.Options) { o.Waiting = -1 },
+		"InLine":            func(o *bench.Options) { o.InLine = 1_000_001 },
 		"Duration":          func(o *bench.Options) { o.Duration = -1 },
 		"RetentionDuration": func(o *bench.Options) { o.RetentionDuration = -1 },
 		"WarmUp":            func(o *bench.Options) { o.WarmUp = -1 },

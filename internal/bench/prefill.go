@@ -19,6 +19,7 @@ func (b *bench) prefill(ctx context.Context, server Server) error {
 		{"finished", b.options.Finished, makeFinished},
 		{"live", b.options.Live, makeLive},
 		{"waiting", b.options.Waiting, makeWaiting},
+		{"ordered", b.options.InLine, makeLine},
 	} {
 		r := b.newRun(server, loadNamed(One), Prefilled)
 		stop := b.progress.follow(ctx, "making "+kind.name+" jobs", "jobs", window{})
@@ -91,6 +92,13 @@ func makeLive(ctx context.Context, r *run, jobs int) error {
 func makeWaiting(ctx context.Context, r *run, jobs int) error {
 	return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
 		return r.submitBatch(ctx, names, waitingType, client)
+	})
+}
+
+// makeLine submits jobs of one line. The first is dispatched, and the others wait for it.
+func makeLine(ctx context.Context, r *run, jobs int) error {
+	return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
+		return r.submitBatch(ctx, names, lineType, client)
 	})
 }
 

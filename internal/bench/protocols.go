@@ -21,6 +21,7 @@ const (
 const (
 	liveType    = "bench.live"
 	waitingType = "bench.waiting"
+	lineType    = "bench.line" // of the last service, in one line
 )
 
 // requestType returns the request type of jobs with that many steps of the first service.
@@ -39,6 +40,7 @@ func writeProtocols(dir string) error {
 		"bench_3":       protocolFile("bench_3", requestType(3), service, 3),
 		"bench_live":    protocolFile("bench_live", liveType, liveService, 1),
 		"bench_waiting": protocolFile("bench_waiting", waitingType, waitingService, 1),
+		"bench_line":    protocolFile("bench_line", lineType, waitingService, 1) + "order: {max_waiting: 1000000}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, id+".yaml"), []byte(text), 0o600); err != nil {
 			return fmt.Errorf("write the protocols of the benchmark: %w", err)

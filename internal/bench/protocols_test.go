@@ -24,6 +24,7 @@ func TestTheProtocolsLoad(t *testing.T) {
 		service string
 	}{
 		requestType(1): {1, service}, requestType(3): {3, service}, liveType: {1, liveService}, waitingType: {1, waitingService},
+		lineType: {1, waitingService},
 	} {
 		found, ok := registry.Lookup(requestType)
 		if !ok || len(found.Steps) != want.steps || found.Steps[0].Service != want.service {

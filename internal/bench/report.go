@@ -21,6 +21,7 @@ type Report struct {
 	Finished        int     `json:"prefilled_finished"`
 	Live            int     `json:"prefilled_live"`
 	Waiting         int     `json:"prefilled_waiting"`
+	InLine          int     `json:"prefilled_in_line"`
 	WarmUpSeconds   float64 `json:"warm_up_seconds"`
 	DurationSeconds float64 `json:"duration_seconds"`
 	// Ceilings are the upper limits of this machine.
@@ -65,7 +66,7 @@ type Row struct {
 	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
 	// Kept says whether the server kept up with purging; nil except for [Retention].
 	Kept *Kept `json:"retention,omitempty"`
-	// OfOne compares [Retention] with [One] on an empty store: it is the ratio of the rates, or 0
+	// OfOne compares [Retention] and [Lines] with [One] on an empty store: it is the ratio of the rates, or 0
 	// if the other load was not measured.
 	OfOne float64 `json:"of_one_step,omitempty"`
 	// Audited is how many jobs were read back; all had succeeded.
@@ -111,6 +112,10 @@ func (r *Row) goals() []Goal {
 			goals = append(goals, atLeast(0.9, "of one step", r.OfOne))
 		}
 		return goals
+	case Lines:
+		if r.OfOne > 0 {
+			return []Goal{atLeast(0.8, "of one step", r.OfOne)}
+		}
 	case Open:
 		return []Goal{atMost(2.5, "p50 ms", r.EndToEnd.P50), atMost(6, "p99 ms", r.EndToEnd.P99)}
 	}
@@ -121,7 +126,7 @@ func (r *Row) goals() []Goal {
 func newReport(o *Options) *Report {
 	return &Report{
 		Submitters: o.Submitters, Pullers: o.Pullers, PayloadBytes: o.PayloadBytes, Rate: o.Rate,
-		Finished: o.Finished, Live: o.Live, Waiting: o.Waiting,
+		Finished: o.Finished, Live: o.Live, Waiting: o.Waiting, InLine: o.InLine,
 		WarmUpSeconds: o.WarmUp.Seconds(), DurationSeconds: o.Duration.Seconds(),
 	}
 }
@@ -144,7 +149,7 @@ func (r *Report) compare() {
 				row.OfEmpty = ratio(before.EndToEnd.P50, row.EndToEnd.P50)
 			}
 		}
-		if one := empty[One]; one != nil && row.Load == Retention {
+		if one := empty[One]; one != nil && row.Store == Empty && (row.Load == Retention || row.Load == Lines) {
 			row.OfOne = ratio(row.PerSecond, one.PerSecond)
 		}
 		row.Goals = row.goals()
@@ -164,8 +169,8 @@ func ratio(a, b float64) float64 {
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d submitters, %d pullers, payloads of %d bytes, open loop at %d a second\n"+
-		"prefilled: %d finished, %d live and %d waiting jobs; each row %gs after %gs of warm-up\n\n",
-		r.Submitters, r.Pullers, r.PayloadBytes, r.Rate, r.Finished, r.Live, r.Waiting, r.DurationSeconds, r.WarmUpSeconds)
+		"prefilled: %d finished, %d live, %d waiting, %d in a line; rows of %gs after %gs of warm-up\n\n",
+		r.Submitters, r.Pullers, r.PayloadBytes, r.Rate, r.Finished, r.Live, r.Waiting, r.InLine, r.DurationSeconds, r.WarmUpSeconds)
 	writeTable(&b, r.rates())
 	b.WriteString("\nA job costs\n")
 	writeTable(&b, r.costs())

@@ -11,7 +11,7 @@ import (
 // example returns a report with a row of each kind.
 func example() *Report {
 	report := &Report{
-		Submitters: 64, Pullers: 4, PayloadBytes: 256, Rate: 50, Finished: 2000, Live: 200, Waiting: 3000,
+		Submitters: 64, Pullers: 4, PayloadBytes: 256, Rate: 50, Finished: 2000, Live: 200, Waiting: 3000, InLine: 400,
 		WarmUpSeconds: 1, DurationSeconds: 5,
 		Ceilings: []Ceiling{
 			{Name: "bare HTTP", PerSecond: 40000, Latency: Percentiles{1, 2, 3, 4}},
@@ -24,6 +24,7 @@ func example() *Report {
 			},
 			{Load: Callbacks, Store: Empty, PerSecond: 800, EndToEnd: Percentiles{50, 60, 70, 80}, Audited: 300},
 			{Load: Open, Store: Empty, PerSecond: 50, EndToEnd: Percentiles{2.5, 3, 7, 8}, Submit: Percentiles{1, 1, 2, 2}},
+			{Load: Lines, Store: Empty, PerSecond: 3400, EndToEnd: Percentiles{10, 20, 30, 40}, Submit: Percentiles{1, 2, 3, 4}},
 			{Load: Batch, Store: Empty, PerSecond: 9000, Submit: Percentiles{1, 1, 2, 2}},
 			{Load: One, Store: Prefilled, PerSecond: 3800},
 			{Load: Open, Store: Prefilled, PerSecond: 50, EndToEnd: Percentiles{5, 6, 7, 8}},
@@ -37,7 +38,7 @@ func TestTheReportAsTables(t *testing.T) {
 	t.Parallel()
 	got := example().String()
 	want := `64 submitters, 4 pullers, payloads of 256 bytes, open loop at 50 a second
-prefilled: 2000 finished, 200 live and 3000 waiting jobs; each row 5s after 1s of warm-up
+prefilled: 2000 finished, 200 live, 3000 waiting, 400 in a line; rows of 5s after 1s of warm-up
 
                         a second  of ceiling  of empty    p50    p90    p99    max  202: p50   p99
              bare HTTP     40000           -         -      -      -      -      -      1.00  3.00
@@ -56,6 +57,7 @@ prefilled: 2000 finished, 200 live and 3000 waiting jobs; each row 5s after 1s o
 		"one step        625     100         2.0     1.0     2.25   1.50        5000        500\n",
 		"one step      of the ceiling  at least 0.15   0.2     met\n",
 		"one step    disk bytes a job   at most 4096  5000  missed\n",
+		"lines         of one step   at least 0.8  0.85     met\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no line %sin\n%s", want, got)
@@ -74,6 +76,7 @@ func TestEachRowHasItsGoals(t *testing.T) {
 		{{"of the ceiling", 0.2, true}, {"disk bytes a job", 5000, false}},
 		{{"of the ceiling", 0.04, false}},
 		{{"p50 ms", 2.5, true}, {"p99 ms", 7, false}},
+		{{"of one step", 0.85, true}},
 		nil,
 		{{"of the empty store", 0.95, true}},
 		{{"of the empty store", 0.5, false}},

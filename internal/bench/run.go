@@ -27,6 +27,7 @@ const (
 	Three     = "three steps"
 	Callbacks = "callbacks"
 	Open      = "open loop"
+	Lines     = "lines"
 	Batch     = "batches"
 	Retention = "retention"
 )
@@ -42,6 +43,8 @@ type load struct {
 	// work does the steps of claimed items and returns once the server has confirmed that
 	// they have ended. nil means that no worker takes the jobs.
 	work func(ctx context.Context, w *workers, items []item) error
+	// ordered gives each command an order key, so that its job is alone in a line.
+	ordered bool
 	// delivery makes workers claim items without starting them.
 	delivery bool
 	// retention is how long the server keeps ended jobs, if not as long as it does by default.
@@ -53,6 +56,7 @@ var loads = []*load{
 	{name: Three, steps: 3, produce: closedLoop, work: complete},
 	{name: Callbacks, steps: 3, produce: closedLoop, work: callBackAll, delivery: true},
 	{name: Open, steps: 3, produce: openLoop, work: complete},
+	{name: Lines, steps: 1, produce: closedLoop, work: complete, ordered: true},
 	{name: Batch, steps: 1, produce: batchLoop}, // last, because its jobs remain on the server
 }
 
@@ -237,8 +241,16 @@ const tenants = 8
 
 // command returns a command with that name, which must be unique.
 func (r *run) command(name, requestType string, submitter int) api.Command {
+	tenant, key := submitter%tenants, ""
+	switch {
+	case requestType == lineType:
+		tenant, key = 0, "the line"
+	case r.load.ordered:
+		key = name
+	}
 	return api.Command{
-		TenantID:       fmt.Sprintf("bench-%d", submitter%tenants),
+		OrderKey:       key,
+		TenantID:       fmt.Sprintf("bench-%d", tenant),
 		RequestType:    requestType,
 		SchemaVersion:  "1",
 		InputRef:       json.RawMessage(`{"uri":"bench://input"}`),

@@ -60,7 +60,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	if len(server.payloads) != 1 || server.payloads[64] == 0 {
 		t.Errorf("payloads by size: %v, all should have 64 bytes", server.payloads)
 	}
-	if server.starts != 6 || server.running != 0 {
+	if server.starts != 7 || server.running != 0 {
 		t.Errorf("%d servers were started, and %d were not stopped", server.starts, server.running)
 	}
 	if left, err := os.ReadDir(options.Dir); err != nil || len(left) > 0 {
@@ -112,8 +112,8 @@ func TestThePrefilledServerHoldsTheJobs(t *testing.T) {
 	t.Parallel()
 	server := serve(t, nil)
 	options := short(t, server)
-	options.Finished, options.Live, options.Waiting = 250, 120, 130
-	var finished, live, waiting int
+	options.Finished, options.Live, options.Waiting, options.InLine = 250, 120, 130, 140
+	var finished, live, waiting, inLine int
 	spoiled := 0
 	server.spoil = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/v1/commands" {
@@ -129,6 +129,8 @@ func TestThePrefilledServerHoldsTheJobs(t *testing.T) {
 			switch {
 			case job.service == "bench_live" && job.acked:
 				live++
+			case job.service == "bench_waiting" && job.orderKey != "":
+				inLine++
 			case job.service == "bench_waiting":
 				waiting++
 			case job.step > job.steps && strings.Count(job.correlationID, "-") == 8: // A command of a batch.
@@ -140,8 +142,8 @@ func TestThePrefilledServerHoldsTheJobs(t *testing.T) {
 	if _, err := bench.Measure(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
-	if finished != 250 || live != 120 || waiting != 130 {
-		t.Errorf("%d finished, %d live and %d waiting jobs", finished, live, waiting)
+	if finished != 250 || live != 120 || waiting != 130 || inLine != 140 {
+		t.Errorf("%d finished, %d live and %d waiting jobs, %d in a line", finished, live, waiting, inLine)
 	}
 }
 
