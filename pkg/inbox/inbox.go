@@ -14,6 +14,9 @@
 // its idempotency key. So a committed command becomes exactly one job, unless it is refused
 // or discarded, and one that was rolled back becomes none. A refused command stays until an
 // operator retries or discards it.
+//
+// Commands of one tenant and order key are accepted one after another, in the order of their
+// commits. One that waits holds back those after it, and one that was refused does not.
 package inbox
 
 import (
@@ -28,6 +31,9 @@ type Command struct {
 	// ID is the UUID that the application received.
 	ID       string
 	TenantID string
+	// OrderKey is what the command has in common with those of its tenant before and after
+	// which it is accepted, in the order of their commits. It is empty if the order is free.
+	OrderKey string
 	// Body is the command as JSON, with an idempotency key.
 	Body []byte
 	// SubmittedBy is the database role of the application.
@@ -139,6 +145,10 @@ type Source interface {
 	// tenant in turn, in the order in which they are due, except for the tenants to skip. If
 	// this process ends, the commands are due again after the lease. Take returns how many it
 	// took.
+	//
+	// A command with an order key is only leased together with all waiting ones of its key
+	// that were committed before it, which come before it in taken. So once one of them waits
+	// again, accept must put back those after it. A command to discard is leased at any time.
 	Take(ctx context.Context, limit int, skip []string, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
 	// Forget deletes accepted commands whose job was purged, and discarded ones, if they were
 	// decided longer ago than retention. It checks a bounded number after the cursor, and

@@ -134,28 +134,55 @@ func (r *Reader) limit(tenantID string, fault *apierror.Error) {
 	r.limited[tenantID] = time.Now().Add(pause)
 }
 
-// acceptAll accepts commands concurrently, so that they share the store's syncs. Once a
-// tenant is at its limit, the rest of its commands are put back.
+// acceptAll accepts commands concurrently, so that they share the store's syncs, and those of
+// one order key one after another. Once a tenant is at its limit, the rest of its commands are
+// put back, and once a command waits, the rest of its key.
 func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 	outcomes := make([]Outcome, len(taken))
+	sequences := sequencesOf(taken)
 	var next atomic.Int64
 	var group sync.WaitGroup
-	for range min(concurrency, len(taken)) {
+	for range min(concurrency, len(sequences)) {
 		group.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(taken)); i = next.Add(1) - 1 {
-				switch command := &taken[i]; {
-				case command.Discard:
-					outcomes[i] = r.discard(ctx, command)
-				case r.atLimit(command.TenantID):
-					outcomes[i] = Outcome{PutBack: true, Unsure: command.Unsure}
-				default:
-					outcomes[i] = r.accept(ctx, command)
+			for i := next.Add(1) - 1; i < int64(len(sequences)); i = next.Add(1) - 1 {
+				waits := false
+				for _, at := range sequences[i] {
+					outcomes[at] = r.try(ctx, &taken[at], waits)
+					waits = waits || outcomes[at].Wait > 0 || outcomes[at].PutBack && !taken[at].Discard
 				}
 			}
 		})
 	}
 	group.Wait()
 	return outcomes
+}
+
+// sequencesOf returns the indexes of the commands, those of one order key in one sequence.
+func sequencesOf(taken []Command) (sequences [][]int) {
+	type line struct{ tenantID, key string }
+	found := map[line]int{}
+	for at := range taken {
+		key := line{taken[at].TenantID, taken[at].OrderKey}
+		in, known := found[key]
+		if !known || key.key == "" {
+			in, sequences = len(sequences), append(sequences, nil)
+			found[key] = in
+		}
+		sequences[in] = append(sequences[in], at)
+	}
+	return sequences
+}
+
+// try discards a command, puts it back if its tenant is at a limit or a command before it
+// waits, or accepts it.
+func (r *Reader) try(ctx context.Context, command *Command, behind bool) Outcome {
+	switch {
+	case command.Discard:
+		return r.discard(ctx, command)
+	case behind, r.atLimit(command.TenantID):
+		return Outcome{PutBack: true, Unsure: command.Unsure}
+	}
+	return r.accept(ctx, command)
 }
 
 // accept accepts one command.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -265,6 +267,57 @@ func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 			t.Errorf("%d: %+v", i, got)
 		}
 	}
+}
+
+// Commands of one order key are accepted one after another, those of others in the meantime. Once
+// one waits, the rest of its key is put back, except for commands to discard.
+func TestReader_AcceptsAKeyInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &source{outcomes: map[string]inbox.Outcome{}}
+		for i := range 10 {
+			from.waiting = append(from.waiting,
+				inbox.Command{ID: fmt.Sprint("k", i), TenantID: "t", OrderKey: "k", Unsure: i == 9, Discard: i == 4 || i == 8},
+				inbox.Command{ID: fmt.Sprint("l", i), TenantID: "t", OrderKey: "l"},
+				inbox.Command{ID: fmt.Sprint("m", i), TenantID: "other", OrderKey: "k"},
+				inbox.Command{ID: fmt.Sprint("n", i), TenantID: "t"})
+		}
+		lost := &apierror.Error{Code: apierror.StoreUnavailable}
+		var mu sync.Mutex
+		accepted := map[string]string{}
+		begun := time.Now()
+		reader := newReader(t, inbox.Config{
+			Source: from,
+			Accept: func(_ context.Context, c *inbox.Command) (string, error) {
+				time.Sleep(rand.N(time.Second))
+				mu.Lock()
+				defer mu.Unlock()
+				accepted[c.ID[:1]] += c.ID[1:]
+				switch c.ID {
+				case "k2":
+					return "", &apierror.Error{Code: apierror.PayloadInvalid} // for good
+				case "k6":
+					return "", lost
+				}
+				return "j", nil
+			},
+			Find: func(context.Context, *inbox.Command) (string, error) { return "", nil },
+		})
+		if err := reader.RunOnce(t.Context()); err != nil || time.Since(begun) > 15*time.Second {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+		if accepted["k"] != "012356" || accepted["l"] != "0123456789" || accepted["m"] != "0123456789" || len(accepted["n"]) != 10 {
+			t.Errorf("accepted %v", accepted)
+		}
+		want := map[string]inbox.Outcome{
+			"k6": {Problem: lost, Wait: time.Second, Unsure: true}, "k7": {PutBack: true}, "k8": {PutBack: true}, "k9": {PutBack: true, Unsure: true},
+		}
+		for id, outcome := range want {
+			if got := from.outcomes[id]; got != outcome {
+				t.Errorf("%s: %+v, want %+v", id, got, outcome)
+			}
+		}
+	})
 }
 
 // A command that no protocol of this replica accepts waits for the grace period.

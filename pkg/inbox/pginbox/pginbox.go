@@ -135,10 +135,15 @@ func unavailable(err error) error {
 // from tenant to tenant, and orders the first command of each tenant before the second of any.
 // It chooses more than it takes, because other processes may lock some. Commands to discard
 // come first, even those of tenants to skip, because a limit does not concern them.
+//
+// Of the commands of a key, it leases one only together with all those before it that wait. The
+// others are set behind, and no candidates until one before them is decided: the scan passes
+// each once, however many there are. It locks the command before one that it sets behind,
+// because a decision about that one in the meantime would not find it.
 const takeCommands = `WITH RECURSIVE tenants (id) AS (
-		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' ORDER BY tenant_id LIMIT 1)
+		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' AND NOT behind ORDER BY tenant_id LIMIT 1)
 		UNION ALL
-		SELECT (SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' AND tenant_id > t.id ORDER BY tenant_id LIMIT 1)
+		SELECT (SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' AND NOT behind AND tenant_id > t.id ORDER BY tenant_id LIMIT 1)
 			FROM tenants t WHERE t.id IS NOT NULL
 	), candidates AS MATERIALIZED (
 		(SELECT id, due_at, 0 AS turn FROM lucius.inbox
@@ -146,27 +151,50 @@ const takeCommands = `WITH RECURSIVE tenants (id) AS (
 		UNION ALL
 		(SELECT due.id, due.due_at, due.turn FROM tenants t CROSS JOIN LATERAL (
 			SELECT id, due_at, row_number() OVER (ORDER BY due_at) AS turn FROM lucius.inbox
-			WHERE state = 'waiting' AND discard IS NULL AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
+			WHERE state = 'waiting' AND NOT behind AND discard IS NULL AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
 		) due WHERE t.id <> ALL ($2::text[]) ORDER BY due.turn, due.due_at LIMIT 4 * $1)
 	), locked AS MATERIALIZED (
-		SELECT i.id, c.due_at, c.turn, i.lease, octet_length(i.command) AS size FROM candidates c JOIN lucius.inbox i ON i.id = c.id
+		SELECT i.id, i.tenant_id, i.order_key, i.number, c.due_at, c.turn, i.lease IS NOT NULL AS unsure,
+			i.discard IS NOT NULL AS discard, octet_length(i.command) AS size
+		FROM candidates c JOIN lucius.inbox i ON i.id = c.id
 		WHERE i.state = 'waiting' AND i.due_at = c.due_at ORDER BY c.turn, c.due_at LIMIT $1 FOR UPDATE OF i SKIP LOCKED
-	), taken AS MATERIALIZED (
-		SELECT id, due_at, turn, lease IS NOT NULL AS unsure, sum(size) OVER (ORDER BY turn, due_at, id) - size AS bytes_before FROM locked
-	), leased AS (
-		UPDATE lucius.inbox i SET lease = $3, tries = i.tries + 1, due_at = clock_timestamp() + make_interval(secs => $4)
-		FROM taken t WHERE i.id = t.id AND t.bytes_before < $5
-		RETURNING i.id, i.tenant_id, i.command, i.submitted_by, i.submitted_at, i.tries - 1 AS tries,
-			t.unsure, i.discard IS NOT NULL AS discard, t.due_at, t.turn
-	) SELECT id, tenant_id, command, submitted_by, submitted_at, tries, unsure, discard, due_at FROM leased ORDER BY turn, due_at, id`
+	), batch AS MATERIALIZED (
+		SELECT * FROM (SELECT *, sum(size) OVER (ORDER BY turn, due_at, id) - size AS bytes_before FROM locked) l WHERE bytes_before < $5
+	), waiting AS MATERIALIZED (
+		SELECT w.id, w.place FROM (SELECT DISTINCT tenant_id, order_key FROM batch WHERE order_key IS NOT NULL) k CROSS JOIN LATERAL (
+			SELECT id, row_number() OVER (ORDER BY number) AS place FROM lucius.inbox
+			WHERE state = 'waiting' AND tenant_id = k.tenant_id AND order_key = k.order_key ORDER BY number LIMIT $1
+		) w
+	), judged AS MATERIALIZED (
+		SELECT b.*, b.order_key IS NULL OR b.discard OR coalesce(w.place = row_number() OVER line, false) AS takes,
+			max(b.turn) OVER line AS order_turn, max(b.due_at) OVER line AS order_due
+		FROM batch b LEFT JOIN waiting w ON w.id = b.id
+		WINDOW line AS (PARTITION BY b.tenant_id, b.order_key, CASE WHEN b.order_key IS NULL THEN b.id END ORDER BY b.number)
+	), behind AS MATERIALIZED (
+		SELECT j.id FROM judged j CROSS JOIN LATERAL (
+			SELECT id FROM lucius.inbox WHERE state = 'waiting' AND tenant_id = j.tenant_id AND order_key = j.order_key
+				AND number < j.number ORDER BY number DESC LIMIT 1
+		) before JOIN lucius.inbox i ON i.id = before.id WHERE NOT j.takes AND i.state = 'waiting' FOR SHARE OF i SKIP LOCKED
+	), changed AS (
+		UPDATE lucius.inbox i SET behind = NOT j.takes, tries = i.tries + j.takes::integer, lease = CASE WHEN j.takes THEN $3 ELSE i.lease END,
+			due_at = CASE WHEN j.takes THEN clock_timestamp() + make_interval(secs => $4) ELSE i.due_at END
+		FROM judged j WHERE i.id = j.id AND (j.takes OR j.id IN (SELECT id FROM behind))
+		RETURNING i.id, i.tenant_id, coalesce(i.order_key, '') AS order_key, i.number, i.command, i.submitted_by, i.submitted_at,
+			i.tries - 1 AS tries, j.unsure, j.discard, j.due_at, j.order_turn, j.order_due, i.behind
+	) SELECT id, tenant_id, order_key, command, submitted_by, submitted_at, tries, unsure, discard, due_at, behind
+		FROM changed ORDER BY order_turn, order_due, number, id`
 
 // Take implements [inbox.Source].
 func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(context.Context, []inbox.Command) []inbox.Outcome,
 ) (int, error) {
 	lease := uuid.NewString()
-	taken, places, err := i.take(ctx, lease, limit, skip)
-	if err != nil {
-		return 0, unavailable(err)
+	var taken []inbox.Command
+	var places []time.Time
+	for seen := 1; len(taken) == 0 && seen > 0; { // Others may be due after those that were set behind.
+		var err error
+		if taken, places, seen, err = i.take(ctx, lease, limit, skip); err != nil {
+			return 0, unavailable(err)
+		}
 	}
 	if len(taken) == 0 {
 		return 0, nil
@@ -182,29 +210,33 @@ func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(
 }
 
 // take leases commands. It returns them, and the times at which they were due, to which
-// PutBack returns them.
-func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string) ([]inbox.Command, []time.Time, error) {
+// PutBack returns them. It also returns how many it took or set behind another.
+func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string,
+) (taken []inbox.Command, places []time.Time, seen int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
 	if skip == nil {
 		skip = []string{}
 	}
-	var taken []inbox.Command
-	var places []time.Time
-	_, err := i.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
+	_, err = i.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
 		rows, err := connection.Query(ctx, takeCommands, limit, skip, lease, i.lease.Seconds(), maxTakenBytes)
 		if err != nil {
 			return err
 		}
-		taken, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
-			var place time.Time
-			err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &c.Unsure, &c.Discard, &place)
-			places = append(places, place)
-			return c, err
+		var c inbox.Command
+		var place time.Time
+		var behind bool
+		_, err = pgx.ForEachRow(rows, []any{
+			&c.ID, &c.TenantID, &c.OrderKey, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &c.Unsure, &c.Discard, &place, &behind,
+		}, func() error {
+			if seen++; !behind {
+				taken, places = append(taken, c), append(places, place)
+			}
+			return nil
 		})
 		return err
 	})
-	return taken, places, err
+	return taken, places, seen, err
 }
 
 // storeOutcomes stores the outcomes. A command that is known not to be a job is discarded if

@@ -14,16 +14,47 @@ CREATE TABLE lucius.inbox (
     problem      jsonb, -- Why it was refused, or has to wait: code, detail, errors, and the reason of a discard.
     job_id       text COLLATE "C",
     decided_at   timestamptz,
+    order_key    text COLLATE "C", -- Commands of one tenant and key are tried in the order of their numbers; NULL for any order.
+    number       bigint, -- invariant: a.number < b.number, same tenant and key ⇒ a was committed before b, or in its transaction
+    behind       boolean NOT NULL DEFAULT false, -- invariant: behind ⇒ a waiting command of its key comes before it
+    CHECK ((order_key IS NULL) = (number IS NULL)),
     CHECK ((state IN ('waiting', 'refused')) = (command IS NOT NULL)),
     CHECK ((state = 'accepted') = (job_id IS NOT NULL)),
     CHECK ((state = 'waiting') = (decided_at IS NULL)),
     CHECK (state = 'waiting' OR lease IS NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
-CREATE INDEX inbox_waiting ON lucius.inbox (tenant_id, due_at) WHERE state = 'waiting';
+CREATE INDEX inbox_waiting ON lucius.inbox (tenant_id, due_at) WHERE state = 'waiting' AND NOT behind;
+CREATE INDEX inbox_order ON lucius.inbox (tenant_id, order_key, number) WHERE state = 'waiting' AND order_key IS NOT NULL;
 CREATE INDEX inbox_discarding ON lucius.inbox (due_at) WHERE state = 'waiting' AND discard IS NOT NULL;
 CREATE INDEX inbox_open ON lucius.inbox (state, submitted_at, id) WHERE state IN ('waiting', 'refused');
 CREATE INDEX inbox_decided ON lucius.inbox (decided_at, id) WHERE state IN ('accepted', 'discarded');
+
+-- The numbers of commands with a key. Without a cache: a session must not hold numbers in reserve.
+CREATE SEQUENCE lucius.inbox_number;
+
+-- Lets the commands after one that waits no more be tried: as many as a replica takes at once. A
+-- replica sets behind under a lock of the waiting command that comes directly before, and this
+-- reads after the end of that lock, in a new snapshot. So no command stays behind.
+CREATE FUNCTION lucius.inbox_release() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    next_behind boolean; -- If it is not, those after it wait for a later command than this one.
+BEGIN
+    SELECT i.behind INTO next_behind FROM lucius.inbox i
+     WHERE i.state = 'waiting' AND i.tenant_id = OLD.tenant_id AND i.order_key = OLD.order_key AND i.number > OLD.number
+     ORDER BY i.number LIMIT 1;
+    IF next_behind THEN
+        UPDATE lucius.inbox SET behind = false WHERE behind AND id IN (
+            SELECT i.id FROM lucius.inbox i
+             WHERE i.state = 'waiting' AND i.tenant_id = OLD.tenant_id AND i.order_key = OLD.order_key AND i.number > OLD.number
+             ORDER BY i.number LIMIT 64);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER inbox_release AFTER UPDATE OF state ON lucius.inbox FOR EACH ROW
+    WHEN (OLD.state = 'waiting' AND NEW.state <> 'waiting' AND OLD.order_key IS NOT NULL) EXECUTE FUNCTION lucius.inbox_release();
 
 -- The ledger that takes the commands, as its table of jobs: the first that served took this row.
 -- max_payload is the limit in bytes of the server that started last.
@@ -189,12 +220,15 @@ END $$;
 -- needs EXECUTE on this function and USAGE on the schema, and no right on any table. A command
 -- that can never be a job fails with the SQLSTATE LC002, and the problem as its detail. A
 -- delay_seconds counts from the accept, after the commit, and a not_after that has passed by
--- then refuses the command.
+-- then refuses the command. Commands of one tenant and order_key, or without it doc_id, are
+-- accepted in the order of the commits: their transactions wait for each other here.
 CREATE FUNCTION lucius.submit(command jsonb) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
     new_id  uuid := gen_random_uuid();
     tenant  text := command->>'tenant_id';
+    key     text := coalesce(command->>'order_key', command->>'doc_id');
+    place   bigint;
     body    text;
     problem jsonb;
 BEGIN
@@ -219,8 +253,14 @@ BEGIN
             USING ERRCODE = '42501', HINT = format(
                 'If it may: INSERT INTO lucius.inbox_rights (role, tenant_id) VALUES (%L, %L)', session_user, tenant);
     END IF;
-    INSERT INTO lucius.inbox (id, tenant_id, command, submitted_by, submitted_at, due_at)
-        VALUES (new_id, tenant, body, session_user, clock_timestamp(), clock_timestamp());
+    IF key IS NOT NULL THEN
+        -- PostgreSQL releases the lock after others see the commit. So the next holder's number is
+        -- greater, and a reader that sees its command sees this one. A tenant has no newline.
+        PERFORM pg_advisory_xact_lock(1819632491, hashtext(tenant || E'\n' || key));
+        place := nextval('lucius.inbox_number');
+    END IF;
+    INSERT INTO lucius.inbox (id, tenant_id, command, submitted_by, submitted_at, due_at, order_key, number)
+        VALUES (new_id, tenant, body, session_user, clock_timestamp(), clock_timestamp(), key, place);
     RETURN new_id;
 END $$;
 
@@ -239,5 +279,5 @@ BEGIN ATOMIC
      WHERE i.id = command_id AND (i.state <> 'accepted' OR r.part IS NOT NULL) AND lucius.inbox_allows(i.tenant_id);
 END;
 
-REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid), lucius.inbox_notify(),
+REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid), lucius.inbox_notify(), lucius.inbox_release(),
     lucius.compact_size(jsonb), lucius.value_fault(jsonb, text, integer), lucius.command_problem(jsonb, integer) FROM PUBLIC;
