@@ -16,6 +16,7 @@ import (
 type testStore struct {
 	tablestore.Store
 
+	all   tablestore.Walker // walks the whole store, without the hook
 	mu    sync.Mutex
 	hook  func(ctx context.Context) error
 	alias string // The partition that is read in place of any other of the ledger's.
@@ -25,8 +26,9 @@ type testStore struct {
 }
 
 func newTestStore() *testStore {
-	s := &testStore{}
-	s.Store = storetest.Hooked(ledgertest.Split(), s.request)
+	split := ledgertest.Split()
+	s := &testStore{all: split.(tablestore.Walker)}
+	s.Store = storetest.Hooked(split, s.request)
 	return s
 }
 
