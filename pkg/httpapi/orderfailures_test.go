@@ -251,6 +251,23 @@ func TestOrder_FailuresOfOtherQueues(t *testing.T) {
 			end b'
 			claim c'
 			end c'`,
+		"river 971: several failed jobs, selected by a filter": `
+			submit a k continue
+			submit b k continue
+			submit c k continue
+			claim a
+			fail a
+			claim b
+			fail b
+			claim c
+			fail c
+			rerun all
+			claim c'
+			end c'
+			claim b'
+			end b'
+			claim a'
+			end a'`,
 		"river 971: several failed jobs, and one that is new": `
 			submit a k
 			submit b k
