@@ -5,7 +5,7 @@ import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from lucius import Client, Command, Final, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
+from lucius import Client, Command, ConflictError, Final, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
 
 TENANT = "tenant_" + uuid.uuid4().hex[:8]
 asked = threading.Event()  # A handler waits: until it is cancelled in the first attempt.
@@ -168,6 +168,43 @@ def dates(client):
     assert client.wait(doomed, timeout=60).error_code == "expired"
 
 
+def order(client):
+    # 11
+    def ordered(do, key="customer-42", mode=None):
+        return replace(command(do, n=str(uuid.uuid4())), order_key=key, order_mode=mode)
+
+    def waits(job_id, reason, blocker):
+        job = client.get(job_id)
+        waiting = job.raw["waiting"]
+        assert (job.state, waiting["reason"], waiting["blocked_by"]["id"]) == ("QUEUED", reason, blocker), job
+        return job
+
+    in_an_hour = datetime.now(timezone.utc) + timedelta(hours=1)
+    first = client.submit(replace(ordered("succeed"), not_before=in_an_hour)).job_id
+    second = waits(client.submit(ordered("succeed")).job_id, "behind", first)
+    assert (second.order_key, second.order_mode) == ("customer-42", "fifo"), second
+    assert second.line_id and second.line_id == client.get(first).line_id, second
+    try:
+        client.submit(ordered("succeed", mode="reject"))
+        raise AssertionError("the line was not busy")
+    except ConflictError as error:
+        assert error.code == "line_busy", error
+    older, newer = [client.submit(ordered("succeed", mode="newest")).job_id for _ in range(2)]
+    assert client.wait(older, timeout=60).error_code == "superseded"
+    assert client.cancel(second.job_id, "no longer wanted").state == "CANCELLED"
+    client.reschedule(first, delay=timedelta(0))
+    assert client.wait(newer, timeout=60).succeeded
+
+    failed, after = [accepted.job_id for accepted in client.submit_batch(
+        [ordered("fail", "customer-43"), ordered("succeed", "customer-43")])]
+    assert client.wait(failed, timeout=60).state == "FAILED_FINAL"
+    waits(after, "line_blocked", failed)
+    rerun = client.wait(client.rerun(failed, payload_patch={"do": "succeed"}).job_id, timeout=60)
+    assert rerun.succeeded and client.wait(after, timeout=60).succeeded, rerun
+    begun = next(e.at for e in client.history(after) if e.type == "step.dispatching")
+    assert begun >= rerun.completed_at, (begun, rerun)
+
+
 if __name__ == "__main__":
     working = threading.Thread(target=worker.run)
     working.start()
@@ -176,6 +213,7 @@ if __name__ == "__main__":
             story(client)
             corrections(client)
             dates(client)
+            order(client)
     finally:
         worker.stop()
         working.join()

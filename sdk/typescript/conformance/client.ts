@@ -3,7 +3,10 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 
-import { Client, type Command, ended, type Event, Final, type JobState, ProblemError, type RerunRequest, type Task, TimedOutError, Worker } from "../src/index.js";
+import {
+  type Accepted, Client, type Command, ended, type Event, Final, type JobState, type OrderMode, ProblemError, type RerunRequest, type Task,
+  TimedOutError, Worker,
+} from "../src/index.js";
 
 const tenant = `tenant_${randomUUID().slice(0, 8)}`;
 let asked = () => {};
@@ -176,11 +179,49 @@ async function dates(): Promise<void> {
   assert.equal((await client.wait(doomed.jobId, { timeout: 60 })).error_code, "expired");
 }
 
+async function order(): Promise<void> {
+  // 11
+  const ordered = (what: string, key = "customer-42", mode?: OrderMode): Command => ({
+    ...command({ do: what, n: randomUUID() }), order_key: key, ...(mode && { order_mode: mode }),
+  });
+  const waitsAs = async (jobId: string, reason: string, blocker: string) => {
+    const job = await client.get(jobId);
+    assert.deepEqual([job.state, job.waiting?.reason, job.waiting?.blocked_by?.id], ["QUEUED", reason, blocker]);
+    return job;
+  };
+
+  const inAnHour = new Date(Date.now() + 3_600_000);
+  const first = (await client.submit({ ...ordered("succeed"), not_before: inAnHour })).jobId;
+  const second = await waitsAs((await client.submit(ordered("succeed"))).jobId, "behind", first);
+  assert.deepEqual([second.order_key, second.order_mode], ["customer-42", "fifo"]);
+  assert.ok(second.line_id);
+  assert.equal(second.line_id, (await client.get(first)).line_id);
+  await assert.rejects(client.submit(ordered("succeed", undefined, "reject")), (error) =>
+    error instanceof ProblemError && error.status === 409 && error.code === "line_busy");
+  const older = await client.submit(ordered("succeed", undefined, "newest"));
+  const newer = await client.submit(ordered("succeed", undefined, "newest"));
+  assert.equal((await client.wait(older.jobId, { timeout: 60 })).error_code, "superseded");
+  assert.equal((await client.cancel(second.jobId, "no longer wanted")).state, "CANCELLED");
+  await client.reschedule(first, { delay_seconds: 0 });
+  assert.equal((await client.wait(newer.jobId, { timeout: 60 })).state, "SUCCEEDED");
+
+  const results = await client.submitBatch([ordered("fail", "customer-43"), ordered("succeed", "customer-43")]);
+  const [failed, after] = results.map((accepted) => (accepted as Accepted).jobId) as [string, string];
+  assert.equal((await client.wait(failed, { timeout: 60 })).state, "FAILED_FINAL");
+  await waitsAs(after, "line_blocked", failed);
+  const rerun = await client.wait((await client.rerun(failed, { payload_patch: { do: "succeed" } })).jobId, { timeout: 60 });
+  assert.equal(rerun.state, "SUCCEEDED");
+  assert.equal((await client.wait(after, { timeout: 60 })).state, "SUCCEEDED");
+  const began = (await all(client.history(after))).find((e) => e.type === "step.dispatching");
+  assert.ok(began && began.at >= rerun.completed_at!, `${began?.at} ${rerun.completed_at}`);
+}
+
 const working = worker.run();
 try {
   await story();
   await corrections();
   await dates();
+  await order();
 } finally {
   worker.stop();
   await working;

@@ -55,6 +55,9 @@ func tell(ctx context.Context) error {
 	if err == nil {
 		err = s.dates(telling)
 	}
+	if err == nil {
+		err = s.order(telling)
+	}
 	stop()
 	return errors.Join(err, <-worked)
 }
