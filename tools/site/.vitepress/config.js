@@ -28,7 +28,8 @@ export default {
         page("Protocols", "/docs/use/protocols"), page("Leases and retries", "/docs/use/leases-and-retries"),
         page("Testing handlers", "/docs/use/testing"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
         page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/use/servicebus"),
-        page("Commands", "/docs/use/commands"), page("Guarantees", "/docs/use/guarantees"), page("Command line", "/docs/use/cli"),
+        page("Commands", "/docs/use/commands"), page("Guarantees", "/docs/use/guarantees"),
+        page("Check the order", "/docs/use/order"), page("Command line", "/docs/use/cli"),
       ] },
       { text: "Run it", link: "/docs/run/", items: [
         page("Install", "/docs/run/install"), page("Checklist", "/docs/run/production-checklist"), page("Settings", "/docs/run/settings"),

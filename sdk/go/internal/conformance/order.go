@@ -57,7 +57,8 @@ func (s *story) waitsBehind(ctx context.Context, first string) (last string, err
 		return "", fmt.Errorf("the first of the line is %+v, the second %+v", head, second)
 	}
 	var busy *lucius.Error
-	if _, err = s.Submit(ctx, s.inLine("succeed", key, lucius.OrderModeReject)); !errors.As(err, &busy) || busy.Code != lucius.ProblemCodeLineBusy {
+	_, err = s.Submit(ctx, s.inLine("succeed", key, lucius.OrderModeReject))
+	if !errors.As(err, &busy) || busy.Code != lucius.ProblemCodeLineBusy {
 		return "", fmt.Errorf("a busy line was answered with: %w", err)
 	}
 	older, err := s.Submit(ctx, s.inLine("succeed", key, lucius.OrderModeNewest))
