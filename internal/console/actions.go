@@ -52,7 +52,7 @@ func (r *request) MayDo(target string) bool {
 		some = name == "dispatch-pause" && (paused.Kind == "" || paused.Kind == "tenant") // The form asks for the rest.
 	case !strings.HasPrefix(name, "inbox"):
 		// The link to one object does not name its tenant.
-		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "ticked"}, query.Has)
+		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "line", "ticked"}, query.Has)
 	}
 	if tenant == "" && some {
 		return len(r.tenants(role)) > 0
@@ -60,22 +60,32 @@ func (r *request) MayDo(target string) bool {
 	return r.May(role, tenant)
 }
 
+// tenantOf returns the tenant of a line, or if that is empty of a job.
+func (r *request) tenantOf(line, job string) (string, error) {
+	if line != "" {
+		found, err := call[api.Line](r.api.GetLine(r.Context(), line))
+		return found.TenantID, err
+	}
+	found, err := call[api.Job](r.api.GetJob(r.Context(), job, nil))
+	return found.TenantID, err
+}
+
 // needs returns the role that the action takes.
 func (a *action) needs() api.GrantRole { return cmp.Or(a.role, api.GrantRoleAdmin) }
 
 // authorize refuses the form of an action that the user may not do. If the user has rights for
-// some tenants only, it looks up the job's tenant. The ids of a job's work and webhooks begin
-// with the id of the job.
+// some tenants only, it looks up the tenant of the line or the job. The ids of a job's work and
+// webhooks begin with the id of the job.
 func (a *action) authorize(r *request) error {
 	role, query := a.needs(), r.URL.Query()
 	job, _, _ := strings.Cut(cmp.Or(query.Get("job"), query.Get("work"), query.Get("webhook")), ".")
 	may, object := r.MayDo(r.URL.RequestURI()), "what it would change"
-	if may && job != "" && !a.many && !r.May(role, "") && len(r.tenants(api.GrantRoleRead)) > 0 {
-		found, err := call[api.Job](r.api.GetJob(r.Context(), job, nil))
+	if line := query.Get("line"); may && job+line != "" && !a.many && !r.May(role, "") && len(r.tenants(api.GrantRoleRead)) > 0 {
+		tenant, err := r.tenantOf(line, job)
 		if err != nil {
 			return err
 		}
-		may, object = r.May(role, found.TenantID), "tenant "+found.TenantID
+		may, object = r.May(role, tenant), "tenant "+tenant
 	}
 	if may {
 		return nil
@@ -163,6 +173,8 @@ func actions() map[string]*action {
 			"later reports change nothing.", true, cancelMany),
 		"jobs-pause":       jobsControl("pause", "No further steps are dispatched. Running steps may finish.", false, pauseMany),
 		"jobs-resume":      jobsControl("resume", "They continue where they stopped, 20 jobs per second.", false, resumeMany),
+		"line-cancel":      {prepare: cancelLine, role: api.GrantRoleSubmit},
+		"line-release":     {prepare: releaseLine, role: api.GrantRoleSubmit},
 		"operation-cancel": {prepare: cancelOperation},
 		"outbox-retry":     {prepare: retryOutbox},
 		"retry":            {prepare: retryJobs, many: true},
@@ -185,7 +197,7 @@ type actionForm struct {
 // plan returns what would be done, if the user may do it. It refuses an id that the command line
 // would take for a flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
-	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding"} {
+	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding", "line"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
 		}

@@ -11,6 +11,7 @@ type documentPage struct {
 	DocID   string
 	Asked   bool // The request names both.
 	Runs    []diagnosis.Run
+	Lines   []api.Line // of their order keys
 	More    bool
 	Command string
 }
@@ -32,6 +33,9 @@ func document(r *request) (view, error) {
 		},
 		Missing: isMissing,
 	})
+	if err == nil {
+		data.Lines, err = r.linesOf(data.Runs)
+	}
 	data.Command = diagnosis.Command("doc", data.Tenant.Value, data.DocID)
 	shown.Data = data
 	return shown, err

@@ -34,6 +34,7 @@ func TestAction_RefusesAnIDThatIsAFlag(t *testing.T) {
 	b := newBrowser(t, nil)
 	for _, target := range []string{
 		"job-cancel?job=--all", "jobs-cancel?ticked=1&job=j1&job=--all", "retry?job=j1,--all", "work-stall?work=--help", "webhook-replay?webhook=-x",
+		"line-cancel?line=--tenant", "line-release?line=l1&job=--help",
 	} {
 		if w := b.send(http.MethodGet, "/ui/do/"+target, nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "is not an id.") {
 			t.Errorf("%s is answered %d: %s", target, w.Code, w.Body)

@@ -26,8 +26,10 @@ type jobPage struct {
 	Longer   bool
 	Rejected api.RejectedCallbacks
 	Webhooks []api.Webhook
-	TraceID  string
-	Tags     []string // as "key=value"
+	// Line is the line of the job, nil if it has none or no job is in that.
+	Line    *jobLine
+	TraceID string
+	Tags    []string // as "key=value"
 	// Related is the URL of the jobs with the same correlation id.
 	Related string
 	Command string
@@ -79,7 +81,7 @@ func job(r *request) (view, error) {
 		data.Related = link("jobs", "correlation_id", found.CorrelationID, "tenant_id", found.TenantID)
 	}
 	data.Steps = stepViews(found, data.Events)
-	data.Next, data.Do = r.jobActions(found, data.Answer.Next)
+	data.Next, data.Do = r.jobActions(found, data.Line, data.Answer.Next)
 	older := max(len(data.Events)-shownHistory, 0)
 	data.History, data.Longer = byAttempt(data.Events[older:]), data.Longer || older > 0
 	still := !found.CompletedAt.IsZero() && settled(data.Webhooks)
@@ -97,6 +99,9 @@ func (r *request) readJob(id string) (data jobPage, err error) {
 		return data, err
 	}
 	if data.Rejected, err = call[api.RejectedCallbacks](r.api.ListRejectedCallbacks(r.Context(), id)); err != nil {
+		return data, err
+	}
+	if data.Line, err = r.lineOf(&found); err != nil {
 		return data, err
 	}
 	if !found.CompletedAt.IsZero() {
@@ -222,8 +227,8 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 }
 
 // jobActions returns what helps the job on, nil for nothing, and what else the user can do
-// with it.
-func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Action, []diagnosis.Action) {
+// with it and its line.
+func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (*diagnosis.Action, []diagnosis.Action) {
 	act := func(verb, text string) diagnosis.Action {
 		return diagnosis.Action{Text: text, Page: "do/job-" + verb, Query: []any{"job", found.JobID}, Form: true}
 	}
@@ -246,6 +251,9 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 	}
 	if waits := found.State == api.JobStateQueued || found.State == api.JobStatePaused; controls && waits && found.AttemptsTotal == 0 {
 		do = append(do, act("reschedule", "Reschedule…"))
+	}
+	if controls && in != nil && in.Blocks {
+		do = append(do, repairs(in.LineID, found.JobID)[1])
 	}
 	step := currentStep(found)
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
@@ -275,7 +283,11 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 	case diagnosis.SeeRerun:
 		first = &diagnosis.Action{Text: "See its rerun", Page: "jobs/" + next.Of}
 	case diagnosis.SeeFirst:
-		first = &diagnosis.Action{Text: "See the job before it", Page: "jobs/" + next.Of}
+		first = &diagnosis.Action{Text: "See the first job of its line", Page: "jobs/" + next.Of}
+		if controls && reasonOf(found) == api.WaitingReasonLineBlocked {
+			repair := repairs(found.LineID, next.Of)
+			first, do = &repair[0], append([]diagnosis.Action{repair[1]}, do...)
+		}
 	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {
 			first = &diagnosis.Action{Text: "Resume dispatch…", Page: "do/dispatch-resume", Query: []any{"pause", by.ID}, Form: true}

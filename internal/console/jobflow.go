@@ -92,7 +92,7 @@ func jobLevel(found *api.Job) string {
 		switch reasonOf(found) {
 		case api.WaitingReasonScopePaused, api.WaitingReasonScheduled:
 			return diagnosis.LevelWarn
-		case api.WaitingReasonNoWorker, api.WaitingReasonCircuitOpen:
+		case api.WaitingReasonNoWorker, api.WaitingReasonCircuitOpen, api.WaitingReasonLineBlocked:
 			return diagnosis.LevelBad
 		default:
 			return levelHere
@@ -110,7 +110,7 @@ func reasonOf(found *api.Job) api.WaitingReason {
 
 // reasonWords say why a job waits, where its box alone does not.
 var reasonWords = map[api.WaitingReason]string{
-	api.WaitingReasonScheduled:   "scheduled",
+	api.WaitingReasonScheduled: "scheduled", api.WaitingReasonLineBlocked: "line blocked", api.WaitingReasonBehind: "waits for its turn",
 	api.WaitingReasonScopePaused: "held by a pause", api.WaitingReasonNoWorker: "no worker", api.WaitingReasonCircuitOpen: "circuit open",
 	api.WaitingReasonCancelling: "cancelling", api.WaitingReasonPausing: "pausing", api.WaitingReasonSilent: "silent",
 }

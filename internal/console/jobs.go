@@ -70,11 +70,13 @@ const (
 	waitsForRetry   = "backoff"
 	waitsForPause   = "scope_paused"
 	waitsForDate    = "scheduled"
+	waitsForTurn    = "behind,starting"
+	waitsForRepair  = "line_blocked"
 	waitsForResume  = "job_paused,pausing"
-	// waitsAtStep leaves out jobs that are paused or wait for their date, which are not counted at a step.
+	// waitsAtStep leaves out jobs that are paused, and those that have not begun, which are not counted at a step.
 	waitsAtStep = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
 		waitsForRetry + "," + waitsForPause
-	waitsAtAll = waitsAtStep + ",job_paused," + waitsForDate
+	waitsAtAll = waitsAtStep + ",job_paused," + waitsForDate + "," + waitsForTurn + "," + waitsForRepair
 )
 
 // reasonsToWaitFor returns these constants for templates.
@@ -100,6 +102,8 @@ var waitingChoices = []waitingChoice{
 	{waitsForRetry, "a retry"},
 	{waitsForPause, "the end of a pause"},
 	{waitsForDate, "its date"},
+	{waitsForTurn, "its turn"},
+	{waitsForRepair, "a failed job before it"},
 	{waitsForResume, "its resume"},
 }
 

@@ -490,6 +490,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
 		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
 		"GET /v1/work/w":         api.WorkItem{WorkID: "w", Rev: 1},
+		"GET /v1/lines/o":        api.Line{LineID: "o"}, "GET /v1/lines/o/jobs": api.LineJobPage{},
 	})
 	maps.Copy(answers, answersOf(runningJob()))
 	b := newBrowser(t, answers)
@@ -508,6 +509,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"do/dispatch-pause?protocol=p&for=2h", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
 		"do/inbox-retry", "do/inbox-discard?command=c%2F1", "do/inbox-discard?state=waiting",
+		"lines?tenant_id=it%27s&state=blocked", "do/line-release?line=l&job=j", "do/line-cancel?line=l",
 	) {
 		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {
 			t.Errorf("%s shows no command", target)

@@ -14,6 +14,8 @@ func pages() []page {
 		{pattern: "flow", title: "Flow", all: true, live: true, show: flow},
 		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
+		{pattern: "lines", title: "Lines", role: api.GrantRoleRead, show: lines},
+		{pattern: "lines/{id}", role: api.GrantRoleRead, live: true, show: line},
 		{pattern: "document", role: api.GrantRoleRead, show: document},
 		{pattern: "search", show: search},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},

@@ -70,6 +70,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"words": func(s any) string {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},
+		"waiters":     func(n int64) string { return diagnosis.Counted(int(n), "job waits", "jobs wait") },
 		"cli":         diagnosis.CommandWith,
 		"outcome":     outcomeClass,
 		"environment": func() string { return config.Environment },
@@ -188,11 +189,11 @@ func timeTag(class string, at time.Time, text string) template.HTML {
 // (green) ended well, and idle (grey) waits or ended otherwise.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
-	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied":
+	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied", "blocked":
 		return "bad"
 	case "QUEUED", "PAUSED", "PAUSING":
 		return "warn"
-	case "IN_PROGRESS", "RUNNING", "RAMPING", "CANCELLING", "half-open", "running", "claimed":
+	case "IN_PROGRESS", "RUNNING", "RAMPING", "CANCELLING", "half-open", "running", "claimed", "moving":
 		return "run"
 	case "SUCCEEDED", "DELIVERED", "DONE", "SENT", "done", "completed", "applied", "repeated":
 		return "ok"

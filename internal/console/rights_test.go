@@ -35,6 +35,8 @@ func everything() map[string]any {
 		"GET /v1/admin/outbox":      api.OutboxPage{Outbox: []api.OutboxRow{{OutboxID: "j1.0.1", JobID: "j1", State: "PENDING"}}},
 		"GET /v1/admin/audit-trail": api.AuditTrail{},
 		"GET /v1/admin/workers":     api.WorkerList{Bus: api.BusQueue, Workers: []api.Worker{busyWorker()}},
+		"GET /v1/lines":             api.LinePage{Lines: []api.Line{blockedLine()}}, "GET /v1/lines/l1": blockedLine(),
+		"GET /v1/lines/l1/jobs": api.LineJobPage{Jobs: []api.Job{failed, paused}},
 	})
 	for request, answer := range answersOf(paused) {
 		if strings.Contains(request, "/j2") {
@@ -50,6 +52,8 @@ func allPages() (targets []string) {
 		switch {
 		case strings.HasPrefix(p.pattern, "jobs/{"):
 			targets = append(targets, "jobs/j1", "jobs/j2")
+		case strings.HasPrefix(p.pattern, "lines/{"):
+			targets = append(targets, "lines/l1")
 		case strings.Contains(p.pattern, "{service}"):
 			targets = append(targets, "services/ocr")
 		case strings.Contains(p.pattern, "{owner}"):
@@ -76,7 +80,7 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 			t.Errorf("%q offers a reader %.60s", page, found)
 		}
 	}
-	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "webhooks"} {
+	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "webhooks", "lines/l1"} {
 		if len(offers("good", page)) == 0 {
 			t.Errorf("%q offers an operator nothing", page)
 		}
@@ -101,13 +105,14 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 	b := newBrowser(t, map[string]any{
 		"GET /v1/jobs/j1": own, "GET /v1/jobs/j2": foreign, "POST /v1/admin/cancellations": api.OperationPreview{Matched: 2},
 		"GET /v1/work/j1.0.1": api.WorkItem{WorkID: "j1.0.1"},
+		"GET /v1/lines/l1":    blockedLine(), "GET /v1/lines/l2": api.Line{LineID: "l2", TenantID: "tenant_b"},
 	})
 	status := func(token, target string) int {
 		b.token = token
 		return b.send(http.MethodGet, "/ui/do/"+target, nil).Code
 	}
 	for name := range allActions() {
-		target := name + "?job=j1&work=j1.0.1&webhook=j1.0&operation=o&tenant_id=tenant_a"
+		target := name + "?job=j1&work=j1.0.1&webhook=j1.0&operation=o&line=l1&tenant_id=tenant_a"
 		if strings.HasPrefix(name, "dispatch-") {
 			target = name + "?tenant=tenant_a"
 		}
@@ -129,7 +134,8 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 		"dispatch-pause": 200, "dispatch-pause?tenant=tenant_a": 200, "dispatch-pause?kind=tenant&name=tenant_a": 200,
 		"dispatch-pause?tenant=tenant_b": 403, "dispatch-pause?kind=tenant&name=tenant_b": 403, "dispatch-pause?service=ocr": 403,
 		"dispatch-resume?pause=tenant:tenant_a": 200, "dispatch-resume?pause=service:ocr": 403, "dispatch-resume": 403,
-		"inbox-retry?command=c": 403,
+		"inbox-retry?command=c": 403, "line-release?line=l1&job=j1": 200, "line-cancel?line=l1": 200,
+		"line-release?line=l2&job=j1": 403, "line-cancel?line=l2&tenant_id=tenant_a": 403, "line-cancel?line=missing": 404,
 	} {
 		if got := status("bound", target); got != want {
 			t.Errorf("an operator of tenant_a gets the form %s with %d, want %d", target, got, want)

@@ -102,19 +102,30 @@ func (r *request) named(sought string) (found []match) {
 }
 
 // jobID matches the id of a job at the begin of a text: those of work items and outbox
-// rows begin so. shortID matches an id as pages show it, or its begin, and code an error code.
+// rows begin so. shortID matches an id as pages show it, or its begin, lineID the id of a line, and
+// code an error code.
 var (
 	jobID   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
+	lineID  = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 	code    = regexp.MustCompile(`^[A-Za-z][\w.:-]*$`)
 	shortID = regexp.MustCompile(`^([0-9a-fA-F]{8})(?:(?:…|\.{2,3}|-)([0-9a-fA-F]{4})?)?$`)
 )
 
-// jobsOf finds jobs by id, by short id, or else as [request.jobsBy] does.
+// jobsOf finds jobs by id, by the id of their line, by short id, or else as [request.jobsBy] does.
 func (r *request) jobsOf(sought string, mayBeCode bool) ([]match, error) {
 	if id := strings.ToLower(jobID.FindString(sought)); id != "" {
 		_, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
 		if err == nil {
 			return []match{{"job", id, link("jobs/" + id)}}, nil
+		}
+		if !isMissing(err) {
+			return nil, err
+		}
+	}
+	if id := strings.ToLower(lineID.FindString(sought)); id != "" {
+		found, err := call[api.Line](r.api.GetLine(r.Context(), id))
+		if err == nil {
+			return []match{{"line", found.OrderKey, link("lines/" + id)}}, nil
 		}
 		if !isMissing(err) {
 			return nil, err

@@ -18,7 +18,10 @@ func (b *browser) searches(t *testing.T, sought string) (location, page string) 
 	return w.Header().Get("Location"), w.Body.String()
 }
 
-const soughtID = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
+const (
+	soughtID   = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
+	soughtLine = "3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281"
+)
 
 // findable scripts a server with one job.
 func findable() map[string]any {
@@ -31,6 +34,7 @@ func findable() map[string]any {
 		ProtocolID: "doc_pipeline", RequestTypes: []string{"doc.ingest"},
 		Steps: []api.ProtocolStep{{Service: "ocr", StepType: "OCR"}, {Service: "ocr-fast", StepType: "OCR"}, {Service: "ocr", StepType: "X"}},
 	}}}
+	answers["GET /v1/lines/"+soughtLine] = api.Line{LineID: soughtLine, TenantID: "t03"}
 	answers["GET /v1/admin/workers"] = api.WorkerList{Workers: []api.Worker{{Owner: "pods/w-1"}}}
 	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := api.JobPage{}
@@ -55,6 +59,8 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		diagnosis.ShortID(soughtID): "/ui/jobs/" + soughtID,
 		"0197f0c2":                  "/ui/jobs/" + soughtID,
 		"0197F0C2...8E77":           "/ui/jobs/" + soughtID,
+		strings.ToUpper(soughtLine): "/ui/lines/" + soughtLine,
+		"0" + soughtLine[1:]:        "", // There is no such line.
 		"corr 1":                    "/ui/jobs?correlation_id=corr+1",
 		"s3://in/a&b.pdf":           "/ui/document?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&tenant_id=t03",
 		"env=a=b":                   "/ui/jobs?tag=env%3Da%3Db&tenant_id=t03",
@@ -86,9 +92,11 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 	}
 	_, page := b.searches(t, "oc")
 	has(t, page, "5 matches", `<a href="/ui/services/ocr-fast">ocr-fast</a> <small>service</small>`, "doc.ingest</a> <small>request type</small>")
-	b.set("GET /v1/jobs/"+soughtID, refuse(http.StatusServiceUnavailable, "The store does not answer."))
-	if w := b.send(http.MethodGet, "/ui/search?q="+soughtID, nil); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("it answers %d", w.Code)
+	for sought, request := range map[string]string{soughtID: "GET /v1/jobs/" + soughtID, soughtLine: "GET /v1/lines/" + soughtLine} {
+		b.set(request, refuse(http.StatusServiceUnavailable, "The store does not answer."))
+		if w := b.send(http.MethodGet, "/ui/search?q="+sought, nil); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("it answers %d", w.Code)
+		}
 	}
 }
 

@@ -254,7 +254,7 @@
   // Keys: g and another one go to a page that the navigation has, j and k to the link of the next
   // row or card and of the one before, which Enter opens.
   const pages = {
-    a: "", f: "flow", j: "jobs", e: "failures", s: "services", k: "workers", o: "outbox", i: "inbox", p: "pauses",
+    a: "", f: "flow", j: "jobs", n: "lines", e: "failures", s: "services", k: "workers", o: "outbox", i: "inbox", p: "pauses",
     w: "webhooks", r: "operations", l: "protocols", u: "audit",
   };
   const entry = (key) => key in pages && document.querySelector(`#nav a[href="/ui/${pages[key]}"]`);
