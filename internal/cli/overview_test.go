@@ -45,6 +45,7 @@ func watched(all api.Overview, services api.ServiceList) map[string]any {
 		"GET /v1/whoami":         api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/marks":    api.MarkList{},
+		"GET /v1/lines":          api.LinePage{Lines: []api.Line{blockedLine()}},
 
 		"GET /v1/admin/operations":                api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}},
 		"GET /v1/admin/operations/" + operationID: api.Operation{Results: &api.OperationResults{Counted: 1, Failed: 1}},
@@ -60,7 +61,7 @@ func TestAttention(t *testing.T) {
 	all, services := busy()
 	l := newLine(t, answers(t, watched(all, services)))
 	out, err := l.run(t, "attention")
-	if cli.ExitCode(err) != cli.ExitAttention || err.Error() != "6 things need attention" {
+	if cli.ExitCode(err) != cli.ExitAttention || err.Error() != "7 things need attention" {
 		t.Errorf("it ends with %v", err)
 	}
 	golden(t, "attention.txt", out)
@@ -113,7 +114,7 @@ func TestAttention_OfSomeTenants(t *testing.T) {
 	delete(all, "GET /v1/admin/services")
 	all["GET /readyz"], all["GET /v1/admin/failures"] = apierror.StoreUnavailable, api.FailureList{}
 	all["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"a", "b"}}}}
-	all["GET /v1/jobs"] = api.JobPage{Jobs: []api.Job{failedJob()}}
+	all["GET /v1/jobs"], all["GET /v1/lines"] = api.JobPage{Jobs: []api.Job{failedJob()}}, api.LinePage{}
 	out, err := newLine(t, answers(t, all)).run(t, "attention")
 	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") ||
 		!strings.Contains(out, "1 job is held back by a pause, of tenant b") {
@@ -128,13 +129,14 @@ func TestAttention_OfSomeTenants(t *testing.T) {
 	}
 }
 
-// A token that may administer but not read sees all but failures and webhooks, and the overview.
+// A token that may administer but not read sees all but failures, webhooks and lines, and the overview.
 func TestAttention_OfAnAdministrator(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
 	answered := watched(all, services)
 	answered["GET /v1/admin/operations"] = api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}}
 	answered["GET /v1/admin/failures"], answered["GET /v1/admin/webhooks"] = apierror.Forbidden, apierror.Forbidden
+	answered["GET /v1/lines"] = apierror.Forbidden
 	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{"*"}}}}
 	answered["GET /v1/admin/stuck"] = api.StuckList{Stuck: []api.StuckJob{{JobID: "job-1", Reason: "its row is lost"}}}
 	l := newLine(t, answers(t, answered))

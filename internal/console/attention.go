@@ -137,7 +137,7 @@ func stuckJobs(r *request, overview *api.Overview) ([]api.StuckJob, error) {
 	return list.Stuck, err
 }
 
-// lookAt reads what failed for a tenant, empty for all of them.
+// lookAt reads what failed and what is blocked for a tenant, empty for all of them.
 func (s *situation) lookAt(r *request, tenant string) error {
 	age := r.unlessAsked(rememberStored)
 	failed, err := recall(r, "failures of "+tenant, age, func() (api.FailureList, error) {
@@ -153,13 +153,21 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	if err != nil {
 		return err
 	}
+	blocked, err := recall(r, "blocked lines of "+tenant, age, func() (api.LinePage, error) {
+		return call[api.LinePage](r.api.ListLines(r.Context(), diagnosis.BlockedLines(tenant)))
+	})
+	if err != nil {
+		return err
+	}
 	var held api.JobPage
 	if s.Overview == nil && tenant != "" {
 		held, err = recall(r, "held jobs of "+tenant, age, func() (api.JobPage, error) {
 			return call[api.JobPage](r.api.ListJobs(r.Context(), diagnosis.HeldJobs(tenant)))
 		})
 	}
-	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks, Held: held})
+	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{
+		Tenant: tenant, Failures: failed, Webhooks: hooks, Held: held, Blocked: blocked,
+	})
 	return err
 }
 
@@ -205,7 +213,7 @@ func wellness(s *situation) string {
 	}
 	text := fmt.Sprintf("%s accepted, %s", rate(o.Accepted.LastMinute.PerSecond), diagnosis.Counted(live, "live job", "live jobs"))
 	if n := o.Jobs[string(api.JobStateQueued)]; n > 0 {
-		text += ", " + diagnosis.Number(n) + " scheduled"
+		text += ", " + diagnosis.Number(n) + " not begun"
 	}
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		text += ", oldest outbox row " + diagnosis.Duration(diagnosis.Seconds(*at))

@@ -53,6 +53,25 @@ func TestAttention_OfAUserOfOneTenant(t *testing.T) {
 		`href="/ui/jobs?tenant_id=tenant_a&amp;waiting=scope_paused"`)
 }
 
+// A blocked line needs a person. Its order key may be personal data, and is on the page of lines only.
+func TestAttention_CountsBlockedLines(t *testing.T) {
+	t.Parallel()
+	answers := quiet()
+	answers["GET /v1/lines"] = api.LinePage{Lines: []api.Line{blockedLine(), blockedLine()}, NextPageToken: "more"}
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/")
+	has(t, page, `id="finding-blocked-lines" class="card finding bad`, "<b>At least 2 lines are</b> blocked by a failed job; at least 4 jobs wait",
+		"jobs have waited in the oldest for <time", `href="/ui/lines?state=blocked">Show the lines`, `Attention <span class="hot">1</span>`)
+	hasNot(t, page, "alert(1)")
+	if n := strings.Count(strings.Join(b.scripted.asked, "\n"), "GET /v1/lines?state=blocked&limit=100"); n != 1 {
+		t.Errorf("the lines were asked for %d times", n)
+	}
+	b.token = "bound"
+	b.set("GET /v1/lines", api.LinePage{Lines: []api.Line{blockedLine()}})
+	has(t, b.get(t, "/ui/"), `id="finding-blocked-lines@tenant_a"`, "<b>1 line is</b> blocked by a failed job; 2 jobs wait, of tenant tenant_a",
+		`href="/ui/lines/l1">Show the line<`)
+}
+
 func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())

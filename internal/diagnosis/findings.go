@@ -36,6 +36,8 @@ type TenantSituation struct {
 	// Held is a page of the jobs that a pause holds back, for a reader who may not see the overview,
 	// which counts them.
 	Held api.JobPage
+	// Blocked is a page of the lines that a failed job blocks.
+	Blocked api.LinePage
 }
 
 // Finding is a cause that needs an operator, with its symptoms.
@@ -111,6 +113,7 @@ const (
 	stalledPublish = 5 * time.Minute
 	mostGroups     = 5
 	mostHeld       = 100
+	mostBlocked    = 100
 	mostStuck      = 5
 )
 
@@ -131,6 +134,7 @@ func Findings(s *Situation) (found []Finding) {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)
 		found = append(found, s.heldFindings(&s.Tenants[i])...)
+		found = append(found, blockedFindings(&s.Tenants[i])...)
 	}
 	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {
@@ -650,6 +654,62 @@ func (s *Situation) heldFindings(of *TenantSituation) []Finding {
 	}
 	if one := jobs[0].Waiting; one != nil {
 		f.Notes = []Sentence{Relative(one.Detail, s.Now)}
+	}
+	return []Finding{f}
+}
+
+// BlockedLines returns the request for [TenantSituation.Blocked]. One page bounds what the server reads, so
+// there may be more of them.
+func BlockedLines(tenant string) *api.ListLinesParams {
+	params := &api.ListLinesParams{State: api.LineStateBlocked, Limit: new(api.Limit(mostBlocked))}
+	if tenant != "" {
+		params.TenantID = &tenant
+	}
+	return params
+}
+
+// blockedFindings says how many lines a failed job blocks, and what waits in them. It names no order key: keys
+// may be personal data.
+func blockedFindings(of *TenantSituation) []Finding {
+	lines, more := of.Blocked.Lines, of.Blocked.NextPageToken != ""
+	if len(lines) == 0 {
+		return nil // With more, the page has found none yet.
+	}
+	var oldest time.Time
+	waiting := 0
+	for i := range lines {
+		waiting += int(lines[i].Waiting)
+		if since := lines[i].Since.Time; !since.IsZero() && (oldest.IsZero() || since.Before(oldest)) {
+			oldest = since
+		}
+	}
+	f := Finding{
+		ID: ofTenant("blocked-lines", of.Tenant), Tenant: of.Tenant, Level: LevelBad, Weight: len(lines) + waiting,
+		Subject: Counted(len(lines), "line is", "lines are"), Text: say("blocked by a failed job"),
+		Notes: []Sentence{say("rerun the failed job, or release its line: the next job then begins without it")},
+		Actions: []Action{{
+			Text: "Show the lines", Page: "lines", Query: []any{"tenant_id", of.Tenant, "state", api.LineStateBlocked},
+			Command: CommandWith("lines", "tenant", of.Tenant, "state", api.LineStateBlocked),
+		}},
+	}
+	least, waited := "", "jobs have waited in the oldest "
+	if more {
+		least, f.Subject = "at least ", "At least "+f.Subject
+	}
+	if waiting > 0 {
+		f.Text = say(f.Text, "; ", least, Counted(waiting, "job waits", "jobs wait"))
+	}
+	if len(lines) == 1 && !more {
+		waited = "jobs have waited "
+		f.Actions = []Action{{
+			Text: "Show the line", Page: "lines/" + url.PathEscape(lines[0].LineID), Command: Command("lines show", lines[0].LineID),
+		}}
+	}
+	if of.Tenant != "" {
+		f.Text = say(f.Text, ", of tenant ", of.Tenant)
+	}
+	if !oldest.IsZero() {
+		f.Notes = append([]Sentence{say(waited, when{For, oldest})}, f.Notes...)
 	}
 	return []Finding{f}
 }

@@ -205,6 +205,21 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				"warn 2 jobs failed for good at embed: bad_text · first 6 h ago · last 5 h ago · all of tenant o",
 			},
 		},
+		"lines that failed jobs block": {
+			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{
+				{Tenant: "acme", Blocked: api.LinePage{NextPageToken: "more", Lines: []api.Line{
+					{LineID: "l1", OrderKey: "mail@example.com", Waiting: 40, Since: ago(time.Hour)}, {LineID: "l2", Waiting: 1, Since: ago(3 * time.Hour)}, {LineID: "l3"},
+				}}},
+				{Tenant: "o", Blocked: api.LinePage{Lines: []api.Line{{LineID: "l4"}}}},
+				{Tenant: "none so far", Blocked: api.LinePage{NextPageToken: "more"}},
+			}},
+			want: []string{
+				"bad At least 3 lines are blocked by a failed job; at least 41 jobs wait, of tenant acme · jobs have waited in the oldest for 3 h · " +
+					"rerun the failed job, or release its line: the next job then begins without it [Show the lines: lucius lines --tenant acme --state blocked]",
+				"bad 1 line is blocked by a failed job, of tenant o · rerun the failed job, or release its line: the next job then begins without it " +
+					"[Show the line: lucius lines show l4]",
+			},
+		},
 		"failures": {
 			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{{Tenant: "acme", Failures: api.FailureList{Groups: []api.FailureGroup{
 				{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute)},
