@@ -47,9 +47,11 @@ func (s *Service) Lines(ctx context.Context, f LineFilter, limit int, after stri
 				found = append(found, lines[i])
 			}
 		}
-		read += page
 		if key = next; key == "" {
 			shard++
+			read += len(lines)
+		} else {
+			read += page
 		}
 	}
 	return found, "", nil

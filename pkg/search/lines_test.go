@@ -49,6 +49,22 @@ func TestShow_SaysWhatIsBeforeAJobInItsLine(t *testing.T) {
 	}
 }
 
+// A page that finds few lines looks for more in every shard, and is the last one then.
+func TestLines_OfAFewAreOnePage(t *testing.T) {
+	t.Parallel()
+	l := ledgertest.Open(t, ledger.Config{Shards: 64})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
+	for _, name := range []string{"a", "b", "c"} {
+		l.Submit(ordered("key of "+name, name))
+		l.Submit(ordered("key of "+name, name+"2"))
+	}
+	found, next, err := s.Lines(t.Context(), search.LineFilter{Moving: true}, 1000, "")
+	musttest.NoError(t, err)
+	if len(found) != 3 || next != "" {
+		t.Errorf("%d lines are on the page, and the next begins at %q", len(found), next)
+	}
+}
+
 // A page of a list reads each line once.
 func TestList_ReadsALineOnce(t *testing.T) {
 	t.Parallel()
