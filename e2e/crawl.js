@@ -4,7 +4,7 @@ export const phone = { width: 390, height: 844 };
 export const desk = { width: 1440, height: 900 };
 
 // kind names what pages of different jobs and filters have in common.
-const kind = (url) => url.pathname.replace(/(\/(?:jobs|operations|services|protocols)\/).+/, "$1*") +
+const kind = (url) => url.pathname.replace(/(\/(?:jobs|lines|operations|services|protocols)\/).+/, "$1*") +
   (url.search === "" || url.pathname.startsWith("/ui/do/") ? "" : " filtered");
 
 // crawl returns one URL of each kind of page that links lead to.

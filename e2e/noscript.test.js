@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { openPage } from "./browser.js";
-import { seed, seeded } from "./seed.js";
+import { orderKey, seed, seeded } from "./seed.js";
 import { serve } from "./server.js";
 
 test("without script, pages are read and actions are plain forms", async (t) => {
@@ -23,6 +23,16 @@ test("without script, pages are read and actions are plain forms", async (t) => 
   await page.getByRole("button", { name: "Cancel the job" }).click();
   await page.waitForURL(`**/ui/jobs/${jobs.waiting}`);
   assert.equal((await server.client().job(jobs.waiting)).state, "CANCELLED");
+
+  await page.goto("/ui/lines");
+  await page.getByRole("link", { name: orderKey }).click();
+  await page.getByText("2 jobs wait after it").waitFor();
+  await page.getByRole("link", { name: "Release the line…" }).click();
+  await page.getByLabel("Reason").fill("corrected by hand");
+  await page.getByRole("button", { name: "Release the line" }).click();
+  await page.waitForURL("**/ui/lines/*");
+  await page.getByText("1 job waits after it").waitFor();
+  assert.notEqual((await server.client().job(jobs.blocked)).state, "QUEUED");
 
   await page.goto(`/ui/do/job-rerun?job=${jobs.cancelled}`);
   await page.getByLabel("Change of the payload").fill('{"language": "fr"}');

@@ -6,6 +6,9 @@ import { eventually } from "./server.js";
 export const timeout = { code: "TIMEOUT", message: "embedding-v3 did not answer within 30 s (gateway eu-west-1b)" };
 const corrupt = { code: "corrupt_pdf", message: "Page 3 cannot be read: the cross-reference table ends early." };
 
+// orderKey is that of a line which a failed job blocks.
+export const orderKey = "customer@example.com";
+
 // invoice is a command for the second protocol.
 export const invoice = (tenant, number, more) => ({
   tenant_id: tenant, request_type: "invoice.extract", schema_version: "2",
@@ -28,10 +31,15 @@ export async function seed(server) {
   await api.work("extract");
   await api.fail(await api.claim("ocr"), corrupt);
   for (const [tenant, number] of [["acme", 4711], ["globex", 17], ["globex", 18]]) {
-    await api.submit(invoice(tenant, number));
+    // The failure of the first one blocks the line of its key.
+    const blocks = tenant === "acme" && { order_key: orderKey };
+    jobs[`failed${number}`] = await api.submit(invoice(tenant, number, blocks));
     await api.work("classify", "ocr");
     await api.fail(await api.claim("fields"), timeout);
   }
+
+  jobs.blocked = await api.submit(invoice("acme", 4713, { order_key: orderKey }));
+  await api.submit(invoice("acme", 4714, { order_key: orderKey }));
 
   jobs.retried = await api.submit(invoice("acme", 4712));
   await api.work("classify");

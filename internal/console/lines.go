@@ -55,10 +55,10 @@ type linePage struct {
 
 	// None says that no job is in the line.
 	None bool
-	// HeadEnded is when its first job ended, zero unless this page shows that job.
-	HeadEnded api.Time
-	Jobs      []listedJob
-	Do        []diagnosis.Action // The one that helps first comes first.
+	// Leads is its first job, nil unless this page shows it.
+	Leads *listedJob
+	Jobs  []listedJob
+	Do    []diagnosis.Action // The one that helps first comes first.
 	// Later and First are the URLs of the next page and of the first, empty if this is it.
 	Later, First string
 	Command      string
@@ -86,7 +86,7 @@ func line(r *request) (view, error) {
 		return v, nil
 	}
 	if len(data.Jobs) > 0 && data.Jobs[0].JobID == data.Head.JobID {
-		data.HeadEnded = data.Jobs[0].CompletedAt
+		data.Leads = &data.Jobs[0]
 	}
 	if token != nil {
 		data.First = link("lines/" + url.PathEscape(id))

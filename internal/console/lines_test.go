@@ -137,8 +137,13 @@ func TestLine_ThatMovesOrIsEmpty(t *testing.T) {
 		"GET /v1/lines/l2/jobs": api.LineJobPage{Jobs: []api.Job{inLine("j2", "l2", api.WaitingReasonBehind, "j9")}},
 	})
 	page := b.get(t, "/ui/lines/l2")
-	has(t, page, `j9</a> is first. 1 job waits after it.`, `<span class="pill run">moving</span>`, "/ui/do/line-cancel?line=l2")
+	has(t, page, `j9</a> is first. 1 job waits after it.`, // This page does not show it.
+		`<span class="pill run">moving</span>`, "/ui/do/line-cancel?line=l2")
 	hasNot(t, page, "/ui/do/line-release", "/ui/do/job-rerun", "Rerun it")
+	first := runningJob()
+	first.JobID = "j9"
+	b.set("GET /v1/lines/l2/jobs", api.LineJobPage{Jobs: []api.Job{first}})
+	has(t, b.get(t, "/ui/lines/l2"), "j9</a> is first: w-1 runs attempt 1. 1 job waits after it.")
 	b.set("GET /v1/lines/l2", api.Line{LineID: "l2", TenantID: "tenant_a", State: api.LineStateMoving})
 	has(t, b.get(t, "/ui/lines/l2"), "No job is first.")
 	w := b.send(http.MethodGet, "/ui/lines/l3", nil)
@@ -253,7 +258,7 @@ func TestDocument_ShowsItsLine(t *testing.T) {
 	}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/document?tenant_id=tenant_a&doc_id=d")
-	has(t, page, `The line of its order key <a class="url" href="/ui/lines/l1">&lt;script&gt;`, `<span class="pill bad">blocked</span> 2 jobs wait after job <a class="id" href="/ui/jobs/j1"`)
+	has(t, page, `The line of its order key <a class="url" href="/ui/lines/l1">&lt;script&gt;`, `<span class="pill bad">blocked</span> by job <a class="id" href="/ui/jobs/j1">j1</a>: 2 jobs wait.`)
 	hasNot(t, page, hostile, "/ui/lines/gone")
 	if n := strings.Count(strings.Join(b.requests(), "\n"), "GET /v1/lines/"); n != 2 {
 		t.Errorf("%d lines were read", n)
