@@ -43,7 +43,7 @@ func (v *LineView) Waiting() int64 { return max(0, v.Places-1) }
 
 // Line returns a line. It returns [ErrLineNotFound] if no job is in it.
 func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
-	ln, err := l.readLine(ctx, id)
+	ln, first, err := l.firstInLine(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +60,8 @@ func (l *Ledger) Line(ctx context.Context, id string) (*LineView, error) {
 			return nil, fmt.Errorf("read line %s: %w", ln.id, err)
 		}
 	}
-	view, err := l.viewLine(ctx, ln, listed.Since)
-	return &view, err
+	view := viewOf(ln, first, listed.Since)
+	return &view, nil
 }
 
 // LineTenant returns the tenant of a line. It returns [ErrLineNotFound].
@@ -76,11 +76,9 @@ func (l *Ledger) LineTenant(ctx context.Context, id string) (string, error) {
 	return ln.TenantID, nil
 }
 
-// viewLine reads the first place of a line.
-func (l *Ledger) viewLine(ctx context.Context, ln *line, since time.Time) (view LineView, err error) {
-	view = LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: since}
-	view.First, err = l.FirstInLine(ctx, ln.id)
-	return view, err
+// viewOf is the view of a line with that first place.
+func viewOf(ln *line, first *statemachine.FirstPlace, since time.Time) LineView {
+	return LineView{ID: ln.id, TenantID: ln.TenantID, Key: ln.Key, Places: ln.Count, Since: since, First: first}
 }
 
 // Lines returns one page of the lines in which jobs wait or a failure blocks, in one shard, and the key
@@ -131,7 +129,7 @@ func (l *Ledger) viewListed(ctx context.Context, row *tablestore.Row) (view Line
 	if err := listCodec.Decode(row, &listed); err != nil {
 		return view, err
 	}
-	ln, err := l.readLine(ctx, parts[2])
+	ln, first, err := l.firstInLine(ctx, parts[2])
 	if err != nil {
 		return view, err
 	}
@@ -141,7 +139,7 @@ func (l *Ledger) viewListed(ctx context.Context, row *tablestore.Row) (view Line
 		}
 		return view, err
 	}
-	return l.viewLine(ctx, ln, listed.Since)
+	return viewOf(ln, first, listed.Since), nil
 }
 
 // ValidLinesKey reports whether a page of [Ledger.Lines] may begin after that key.

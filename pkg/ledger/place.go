@@ -164,8 +164,13 @@ func (a *acceptance) admitInLine(ctx context.Context, ln *line) (retry bool, err
 // FirstInLine returns the first place of a line that is not gone, nil if there is none. Of a job whose accept
 // is under way only the id is known.
 func (l *Ledger) FirstInLine(ctx context.Context, id string) (*statemachine.FirstPlace, error) {
-	var first *statemachine.FirstPlace
-	_, _, err := l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
+	_, first, err := l.firstInLine(ctx, id)
+	return first, err
+}
+
+// firstInLine is FirstInLine with the line, which it reads together with its places.
+func (l *Ledger) firstInLine(ctx context.Context, id string) (ln *line, first *statemachine.FirstPlace, err error) {
+	ln, _, err = l.walkLine(ctx, id, func(ln *line, p *place) (bool, error) {
 		j, err := l.judge(ctx, ln, p, false)
 		if err != nil || j.standing == statemachine.PlaceGone {
 			return err == nil, err
@@ -176,7 +181,7 @@ func (l *Ledger) FirstInLine(ctx context.Context, id string) (*statemachine.Firs
 		first = &statemachine.FirstPlace{Epoch: p.Epoch, Seq: p.seq, Job: j.job}
 		return false, nil
 	})
-	return first, err
+	return ln, first, err
 }
 
 // placed notes what a try wrote of its place. It passes the turn on the line on.

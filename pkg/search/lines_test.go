@@ -87,6 +87,12 @@ func TestList_ReadsALineOnce(t *testing.T) {
 	if len(found) != 4 || reads != 1 {
 		t.Errorf("%d jobs are listed with %d reads of their line", len(found), reads)
 	}
+	reads = 0
+	lines, _, err := s.Lines(t.Context(), search.LineFilter{}, 10, "")
+	musttest.NoError(t, err)
+	if len(lines) != 1 || reads != 1 {
+		t.Errorf("%d lines are listed with %d reads", len(lines), reads)
+	}
 }
 
 // Jobs in QUEUED wait for their date or for their line, and are counted apart.
@@ -101,5 +107,15 @@ func TestCounts_CountsJobsOfLinesApartFromThoseWithADate(t *testing.T) {
 	p.ledger.Submit(dated)
 	if r := p.Report(); r.Parked != 1 || r.InLine != 2 || r.Jobs[statemachine.JobQueued] != 3 {
 		t.Errorf("%d wait for their date and %d for their line, of %v", r.Parked, r.InLine, r.Jobs)
+	}
+	s := search.New(p.ledger.Ledger, &search.Ended{}, search.Surroundings{Live: p.Live})
+	for reason, want := range map[statemachine.Reason]int{
+		statemachine.ReasonScheduled: 1, statemachine.ReasonBehind: 2, statemachine.ReasonStarting: 0, statemachine.ReasonLineBlocked: 0,
+	} {
+		found, _, err := s.List(t.Context(), search.Filter{Waiting: []statemachine.Reason{reason}}, 10, "")
+		musttest.NoError(t, err)
+		if len(found) != want {
+			t.Errorf("%d jobs wait for %s, want %d", len(found), reason, want)
+		}
 	}
 }
