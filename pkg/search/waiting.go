@@ -181,7 +181,10 @@ func (s *Service) fits(f *Filter) func(*Traits) bool {
 func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 	switch t.State {
 	case statemachine.JobQueued:
-		return f.waits(statemachine.ReasonScheduled, statemachine.ReasonLineBlocked, statemachine.ReasonBehind, statemachine.ReasonStarting)
+		if t.Parked {
+			return f.waits(statemachine.ReasonScheduled)
+		}
+		return f.waits(statemachine.ReasonLineBlocked, statemachine.ReasonBehind, statemachine.ReasonStarting)
 	case statemachine.JobPaused:
 		return f.waits(statemachine.ReasonJobPaused)
 	case statemachine.JobPausing:
