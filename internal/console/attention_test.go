@@ -61,7 +61,7 @@ func TestAttention_CountsBlockedLines(t *testing.T) {
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/")
 	has(t, page, `id="finding-blocked-lines" class="card finding bad`, "<b>At least 2 lines are</b> blocked by a failed job; at least 4 jobs wait",
-		"jobs have waited in the oldest for <time", `href="/ui/lines?state=blocked">Show the lines`, `Attention <span class="hot">1</span>`)
+		"the oldest has been blocked for <time", `href="/ui/lines?state=blocked">Show the lines`, `Attention <span class="hot">1</span>`)
 	hasNot(t, page, "alert(1)")
 	if n := strings.Count(strings.Join(b.scripted.asked, "\n"), "GET /v1/lines?state=blocked&limit=100"); n != 1 {
 		t.Errorf("the lines were asked for %d times", n)

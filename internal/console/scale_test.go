@@ -33,6 +33,7 @@ var (
 	scaleFinished = flags.Int("scale.finished", 20_000, "how many jobs have ended")
 	scaleLive     = flags.Int("scale.live", 2_000, "how many jobs are live")
 	scaleParked   = flags.Int("scale.parked", 2_000, "how many more wait for their date")
+	scaleLines    = flags.Int("scale.lines", 300, "how many lines have jobs that wait; one in ten of them is blocked")
 	scaleDir      = flags.String("scale.dir", "", "data folder that is kept, and filled if it is new; default is a temporary one")
 	scaleAsks     = flags.Int("scale.asks", 5, "how often each page is asked for")
 )
@@ -57,6 +58,7 @@ type crowded struct {
 	client          *api.Client
 	browser         *http.Client
 	live, ended     string // one job of each
+	line, blocked   string // a line, and a job that waits in it
 	requests, fails atomic.Int64
 }
 
@@ -78,6 +80,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 		"jobs?tenant_id=tenant_1&tag=env%3Dprod", "jobs?tenant_id=tenant_1&tag=customer%3D7", "jobs?tenant_id=tenant_1&tag=customer%3D7&tag=env%3Dprod",
 		"jobs?tenant_id=tenant_1&tag=env%3Dprod&state=FAILED_FINAL", "jobs?tenant_id=tenant_1&tag=env%3Dnone",
 		"failures?tenant_id=tenant_1&tag=customer%3D7", "search?q=doc_7",
+		"lines", "lines?state=blocked", "lines?state=moving", "lines?tenant_id=tenant_1", "lines/" + s.line, "jobs/" + s.blocked,
 		"jobs/" + s.live, "jobs/" + s.ended, "failures", "failures?since=1+h", "failures?service=none", "failures?tenant_id=tenant_1",
 		"outbox", "outbox?state=SENT", "outbox?state=FAILED_FINAL", "outbox?state=ALL", "outbox?lane=7",
 		"pauses", "webhooks", "operations", "protocols", "audit",
@@ -98,7 +101,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 			reads, rows = min(reads, readsAfter-readsBefore), min(rows, rowsAfter-rowsBefore)
 		}
 		slices.Sort(times)
-		t.Logf("%-45s %9s %9s %7d %8d", Path+strings.NewReplacer(s.live, "{live}", s.ended, "{ended}").Replace(page), times[len(times)/2].Round(100*time.Microsecond),
+		t.Logf("%-45s %9s %9s %7d %8d", Path+strings.NewReplacer(s.live, "{live}", s.ended, "{ended}", s.line, "{line}", s.blocked, "{blocked}").Replace(page), times[len(times)/2].Round(100*time.Microsecond),
 			times[len(times)-1].Round(100*time.Microsecond), reads, rows)
 		if reads > mostReads || rows > mostRows {
 			t.Errorf("/ui/%s reads %d rows in %d reads", page, rows, reads)
@@ -114,7 +117,7 @@ func startCrowded(t *testing.T) *crowded {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/lucius").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, service := range []string{"work", "rest", "idle"} {
+	for _, service := range []string{"work", "rest", "idle", "line"} {
 		text := fmt.Sprintf("protocol_id: %[1]s_v1\nrequest_types: [scale.%[1]s]\nlease: 24h\nsteps:\n"+
 			"  - {step_id: one, step_type: SCALE, service: %[1]s, input: job}\n", service)
 		musttest.WriteFile(t, filepath.Join(protocols, service+".yaml"), text)
@@ -155,7 +158,7 @@ func (s *crowded) fill() {
 			err = s.finish(*scaleFinished)
 		}
 		if err == nil {
-			err = errors.Join(s.submit("idle", *scaleLive/2, 0), s.submit("rest", *scaleLive/2, 0), s.claim(*scaleLive/4))
+			err = errors.Join(s.submit("idle", *scaleLive/2, 0), s.submit("rest", *scaleLive/2, 0), s.claim(*scaleLive/4), s.block())
 		}
 		s.Logf("filled in %s", time.Since(begun).Round(time.Second))
 	}
@@ -178,6 +181,16 @@ func (s *crowded) fill() {
 		}
 		*into = list.Jobs[0].JobID
 	}
+	lines, err := call[api.LinePage](s.client.ListLines(s.Context(), &api.ListLinesParams{State: api.LineStateBlocked}))
+	if err != nil || len(lines.Lines) == 0 {
+		s.Fatalf("no line is blocked: %v", err)
+	}
+	s.line = lines.Lines[0].LineID
+	jobs, err := call[api.LineJobPage](s.client.ListLineJobs(s.Context(), s.line, nil))
+	if err != nil || len(jobs.Jobs) < 2 {
+		s.Fatalf("no job waits in the line: %v", err)
+	}
+	s.blocked = jobs.Jobs[1].JobID
 }
 
 // jobs lists the newest job in that state.
@@ -198,13 +211,16 @@ func (s *crowded) submit(service string, jobs int, delay time.Duration) error {
 func (s *crowded) submitBatch(service string, jobs int, delay time.Duration) error {
 	request := api.BatchRequest{Commands: make([]api.Command, jobs)}
 	for i := range request.Commands {
-		n := s.requests.Add(1)
+		n, key := s.requests.Add(1), ""
+		if service == "line" {
+			key = fmt.Sprint("key_", n/scaleTenants%((int64(*scaleLines)+scaleTenants-1)/scaleTenants))
+		}
 		request.Commands[i] = api.Command{
 			TenantID: fmt.Sprint("tenant_", n%scaleTenants), RequestType: "scale." + service, SchemaVersion: "1",
 			IdempotencyKey: fmt.Sprint("k", n), DelaySeconds: int64(delay.Seconds()), InputRef: json.RawMessage(`{"uri":"s3://b/in"}`),
 			OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), Payload: json.RawMessage(`{"pages":7}`),
 			// A tenant's documents have three jobs each, all its jobs the tag env, and one in ten thousand customer=7.
-			DocID: fmt.Sprint("doc_", n/scaleTenants/3), Tags: api.Tags{"env": "prod", "customer": fmt.Sprint(n / scaleTenants % 10_000)},
+			OrderKey: key, DocID: fmt.Sprint("doc_", n/scaleTenants/3), Tags: api.Tags{"env": "prod", "customer": fmt.Sprint(n / scaleTenants % 10_000)},
 		}
 	}
 	answer, err := call[api.BatchResult](s.client.SubmitBatch(s.Context(), request))
@@ -239,6 +255,28 @@ func (s *crowded) claimSome(service string, most int) (claimed, error) {
 	return call[claimed](s.client.ClaimWork(s.Context(), api.ClaimRequest{
 		Owner: "scale", Services: []string{service}, Max: int32(most), WaitSeconds: 5, Start: true, RequestID: s.name(),
 	}))
+}
+
+// block makes lines of three jobs, and lets the first job of one in ten of them fail.
+func (s *crowded) block() error {
+	if err := s.submit("line", 3**scaleLines, 0); err != nil {
+		return err
+	}
+	got, err := s.claimSome("line", min(100, *scaleLines/10))
+	for _, item := range got.Items {
+		if err == nil {
+			err = s.fail(item.WorkID, item.Rev, "blocks")
+		}
+	}
+	return err
+}
+
+// fail lets the step of an item fail for good.
+func (s *crowded) fail(workID string, rev int64, code string) error {
+	_, err := call[api.WorkItem](s.client.FailWork(s.Context(), workID, api.WorkFailure{
+		Owner: "scale", ExpectedRev: rev, RequestID: s.name(), Error: api.ReportedError{Code: code, Message: "It does not work."},
+	}))
+	return err
 }
 
 // name returns a new id for a request.
@@ -291,10 +329,7 @@ func (s *crowded) end(got *claimed) error {
 	var done api.WorkCompletionBatch
 	for _, item := range got.Items {
 		if n := s.fails.Add(1); n%scaleFails == 0 {
-			if _, err := call[api.WorkItem](s.client.FailWork(s.Context(), item.WorkID, api.WorkFailure{
-				Owner: "scale", ExpectedRev: item.Rev, RequestID: s.name(),
-				Error: api.ReportedError{Code: fmt.Sprint("code_", n/scaleFails%5), Message: "It does not work."},
-			})); err != nil {
+			if err := s.fail(item.WorkID, item.Rev, fmt.Sprint("code_", n/scaleFails%5)); err != nil {
 				return err
 			}
 			continue

@@ -692,7 +692,7 @@ func blockedFindings(of *TenantSituation) []Finding {
 			Command: CommandWith("lines", "tenant", of.Tenant, "state", api.LineStateBlocked),
 		}},
 	}
-	least, waited := "", "jobs have waited in the oldest "
+	least, lasts := "", "the oldest has been blocked "
 	if more {
 		least, f.Subject = "at least ", "At least "+f.Subject
 	}
@@ -700,7 +700,7 @@ func blockedFindings(of *TenantSituation) []Finding {
 		f.Text = say(f.Text, "; ", least, Counted(waiting, "job waits", "jobs wait"))
 	}
 	if len(lines) == 1 && !more {
-		waited = "jobs have waited "
+		lasts = "it has been blocked "
 		f.Actions = []Action{{
 			Text: "Show the line", Page: "lines/" + url.PathEscape(lines[0].LineID), Command: Command("lines show", lines[0].LineID),
 		}}
@@ -709,7 +709,7 @@ func blockedFindings(of *TenantSituation) []Finding {
 		f.Text = say(f.Text, ", of tenant ", of.Tenant)
 	}
 	if !oldest.IsZero() {
-		f.Notes = append([]Sentence{say(waited, when{For, oldest})}, f.Notes...)
+		f.Notes = append([]Sentence{say(lasts, when{For, oldest})}, f.Notes...)
 	}
 	return []Finding{f}
 }

@@ -214,7 +214,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				{Tenant: "none so far", Blocked: api.LinePage{NextPageToken: "more"}},
 			}},
 			want: []string{
-				"bad At least 3 lines are blocked by a failed job; at least 41 jobs wait, of tenant acme · jobs have waited in the oldest for 3 h · " +
+				"bad At least 3 lines are blocked by a failed job; at least 41 jobs wait, of tenant acme · the oldest has been blocked for 3 h · " +
 					"rerun the failed job, or release its line: the next job then begins without it [Show the lines: lucius lines --tenant acme --state blocked]",
 				"bad 1 line is blocked by a failed job, of tenant o · rerun the failed job, or release its line: the next job then begins without it " +
 					"[Show the line: lucius lines show l4]",
