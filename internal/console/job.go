@@ -257,16 +257,7 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 	}
 	step := currentStep(found)
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
-		work := func(verb, text string) {
-			query := []any{"work", step.WorkID, "job", found.JobID}
-			do = append(do, diagnosis.Action{Text: text, Page: "do/work-" + verb, Query: query, Form: true})
-		}
-		switch {
-		case step.State == api.StepStateFailedRetry:
-			work("requeue", "Try again now…")
-		case step.Owner != "" && (step.State == api.StepStateInProgress || step.State == api.StepStateAwaitingAck):
-			work("stall", "Take from its worker…")
-		}
+		do = append(do, workActions(found.JobID, step)...)
 	}
 	var first *diagnosis.Action
 	switch next.Do {
@@ -298,4 +289,19 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 		}
 	}
 	return first, do
+}
+
+// workActions returns what an operator can do with the work item of a job's current step.
+func workActions(jobID string, step *api.Step) []diagnosis.Action {
+	work := func(verb, text string) []diagnosis.Action {
+		return []diagnosis.Action{{Text: text, Page: "do/work-" + verb, Query: []any{"work", step.WorkID, "job", jobID}, Form: true}}
+	}
+	switch {
+	case step.State == api.StepStateFailedRetry:
+		return work("requeue", "Try again now…")
+	case step.Owner != "" && (step.State == api.StepStateInProgress || step.State == api.StepStateAwaitingAck):
+		return work("stall", "Take from its worker…")
+	default:
+		return nil
+	}
 }

@@ -217,7 +217,8 @@ func cancelLine(r *request) (deed, error) {
 		do: func(ctx context.Context, reason string) (string, error) {
 			done, err := call[api.LineCancellation](r.api.CancelLine(ctx, id, api.LineCancelRequest{Reason: reason}))
 			if err == nil && done.More && done.Cancelled > 0 {
-				err = badInput(diagnosis.Counted(done.Cancelled, "job was", "jobs were") + " cancelled, and more wait. Send the form again.")
+				cancelled := diagnosis.Counted(done.Cancelled, "job was", "jobs were")
+				err = badInput(cancelled + " cancelled, and more wait. Send the form again.")
 			}
 			return link("lines/" + url.PathEscape(id)), err
 		},

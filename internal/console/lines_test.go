@@ -1,6 +1,7 @@
 package console
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -193,9 +194,7 @@ func TestJob_ShowsItsLine(t *testing.T) {
 	t.Parallel()
 	answers := blocked()
 	for _, job := range answers["GET /v1/lines/l1/jobs"].(api.LineJobPage).Jobs {
-		for request, answer := range answersOf(job) {
-			answers[request] = answer
-		}
+		maps.Copy(answers, answersOf(job))
 	}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/jobs/j2")
@@ -220,10 +219,7 @@ func TestJob_OfALineThatItHasLeft(t *testing.T) {
 	done.JobID, done.State, done.LineID = "j0", api.JobStateSucceeded, "l2"
 	answers := answersOf(done)
 	answers["GET /v1/lines/l2"] = movingLine()
-	behind := inLine("j2", "l2", api.WaitingReasonBehind, "j9")
-	for request, answer := range answersOf(behind) {
-		answers[request] = answer
-	}
+	maps.Copy(answers, answersOf(inLine("j2", "l2", api.WaitingReasonBehind, "j9")))
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/jobs/j0")
 	has(t, page, `href="/ui/lines/l2"`)
