@@ -2794,6 +2794,29 @@ type LineCancellation struct {
 	More bool `json:"more"`
 }
 
+// LineCounts The lines in which jobs wait or that a failed job blocks. `/v1/lines` lists them.
+type LineCounts struct {
+	// AsOf When the round ended.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	AsOf Time `json:"as_of,omitempty,omitzero"`
+
+	// Blocked Lines that a failed job blocks.
+	//
+	// Example: 2
+	Blocked int `json:"blocked"`
+
+	// BlockedSince Since when the first of the blocked lines has been blocked; absent if none is.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	BlockedSince Time `json:"blocked_since,omitempty,omitzero"`
+
+	// Moving The others.
+	//
+	// Example: 40
+	Moving int `json:"moving"`
+}
+
 // LineHead The first job of a line.
 type LineHead struct {
 	// ErrorCode Why it failed.
@@ -3664,6 +3687,10 @@ type Overview struct {
 	//
 	// Example: {"CANCELLING":0,"DISPATCHING":3000,"IN_PROGRESS":12,"PAUSED":4,"PAUSING":0,"QUEUED":0}
 	Jobs map[string]int `json:"jobs"`
+
+	// Lines The lines that the reconciler counted in its last round. Absent until this process has
+	// completed one; without the role `sweeper` it never does.
+	Lines LineCounts `json:"lines,omitempty,omitzero"`
 
 	// NextRetryAt When the next step that waits for its next attempt is due; absent if none waits.
 	//

@@ -122,7 +122,7 @@ func Findings(s *Situation) (found []Finding) {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)
 		found = append(found, s.heldFindings(&s.Tenants[i])...)
-		found = append(found, blockedFindings(&s.Tenants[i])...)
+		found = append(found, s.blockedFindings(&s.Tenants[i])...)
 	}
 	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {

@@ -220,6 +220,16 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 					"[Show the line: lucius lines show l4]",
 			},
 		},
+		"more blocked lines than a page has": {
+			of: diagnosis.Situation{
+				Overview: &api.Overview{Lines: api.LineCounts{Blocked: 5, BlockedSince: ago(2 * time.Hour)}},
+				Tenants:  []diagnosis.TenantSituation{{Blocked: api.LinePage{NextPageToken: "more"}}},
+			},
+			want: []string{
+				"bad At least 5 lines are blocked by a failed job · the oldest has been blocked for 2 h · rerun the failed job, or release its " +
+					"line: the next job then begins without it [Show the lines: lucius lines --state blocked]",
+			},
+		},
 		"failures": {
 			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{{Tenant: "acme", Failures: api.FailureList{Groups: []api.FailureGroup{
 				{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute)},

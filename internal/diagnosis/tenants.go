@@ -145,14 +145,17 @@ func BlockedLines(tenant string) *api.ListLinesParams {
 }
 
 // blockedFindings says how many lines a failed job blocks, and what waits in them. It names no order key: keys
-// may be personal data.
-func blockedFindings(of *TenantSituation) []Finding {
+// may be personal data. If there is more than a page, the overview knows how many lines of all tenants were
+// blocked at the end of the reconciler's last round.
+func (s *Situation) blockedFindings(of *TenantSituation) []Finding {
 	lines, more := of.Blocked.Lines, of.Blocked.NextPageToken != ""
-	if len(lines) == 0 {
+	count, waiting, oldest := len(lines), 0, time.Time{}
+	if more && of.Tenant == "" && s.Overview != nil {
+		count, oldest = max(count, s.Overview.Lines.Blocked), s.Overview.Lines.BlockedSince.Time
+	}
+	if count == 0 {
 		return nil // With more, the page has found none yet.
 	}
-	var oldest time.Time
-	waiting := 0
 	for i := range lines {
 		waiting += int(lines[i].Waiting)
 		if since := lines[i].Since.Time; !since.IsZero() && (oldest.IsZero() || since.Before(oldest)) {
@@ -160,8 +163,8 @@ func blockedFindings(of *TenantSituation) []Finding {
 		}
 	}
 	f := Finding{
-		ID: ofTenant("blocked-lines", of.Tenant), Tenant: of.Tenant, Level: LevelBad, Weight: len(lines) + waiting,
-		Subject: Counted(len(lines), "line is", "lines are"), Text: say("blocked by a failed job"),
+		ID: ofTenant("blocked-lines", of.Tenant), Tenant: of.Tenant, Level: LevelBad, Weight: count + waiting,
+		Subject: Counted(count, "line is", "lines are"), Text: say("blocked by a failed job"),
 		Notes: []Sentence{say("rerun the failed job, or release its line: the next job then begins without it")},
 		Actions: []Action{{
 			Text: "Show the lines", Page: "lines", Query: []any{"tenant_id", of.Tenant, "state", api.LineStateBlocked},

@@ -176,7 +176,8 @@ const takeCommands = `WITH RECURSIVE tenants (id) AS (
 				AND number < j.number ORDER BY number DESC LIMIT 1
 		) before JOIN lucius.inbox i ON i.id = before.id WHERE NOT j.takes AND i.state = 'waiting' FOR SHARE OF i SKIP LOCKED
 	), changed AS (
-		UPDATE lucius.inbox i SET behind = NOT j.takes, tries = i.tries + j.takes::integer, lease = CASE WHEN j.takes THEN $3 ELSE i.lease END,
+		UPDATE lucius.inbox i SET behind = NOT j.takes, tries = i.tries + j.takes::integer,
+			lease = CASE WHEN j.takes THEN $3 ELSE i.lease END,
 			due_at = CASE WHEN j.takes THEN clock_timestamp() + make_interval(secs => $4) ELSE i.due_at END
 		FROM judged j WHERE i.id = j.id AND (j.takes OR j.id IN (SELECT id FROM behind))
 		RETURNING i.id, i.tenant_id, coalesce(i.order_key, '') AS order_key, i.number, i.command, i.submitted_by, i.submitted_at,

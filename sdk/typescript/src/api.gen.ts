@@ -5438,6 +5438,31 @@ export interface components {
              */
             round_ended_at?: string;
         };
+        /** @description The lines in which jobs wait or that a failed job blocks. `/v1/lines` lists them. */
+        LineCounts: {
+            /**
+             * @description Lines that a failed job blocks.
+             * @example 2
+             */
+            blocked: number;
+            /**
+             * @description The others.
+             * @example 40
+             */
+            moving: number;
+            /**
+             * Format: date-time
+             * @description Since when the first of the blocked lines has been blocked; absent if none is.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            blocked_since?: string;
+            /**
+             * Format: date-time
+             * @description When the round ended.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            as_of?: string;
+        };
         /** @description An overview of the server. */
         Overview: {
             bus: components["schemas"]["Bus"];
@@ -5579,6 +5604,11 @@ export interface components {
              *     one; without the role `sweeper` it never does.
              */
             stuck?: components["schemas"]["StuckCount"];
+            /**
+             * @description The lines that the reconciler counted in its last round. Absent until this process has
+             *     completed one; without the role `sweeper` it never does.
+             */
+            lines?: components["schemas"]["LineCounts"];
             /**
              * @description The commands of applications' transactions, counted every ten seconds. Absent unless
              *     the store is PostgreSQL.
