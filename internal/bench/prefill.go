@@ -18,8 +18,8 @@ func (b *bench) prefill(ctx context.Context, server Server) error {
 	}{
 		{"finished", b.options.Finished, makeFinished},
 		{"live", b.options.Live, makeLive},
-		{"waiting", b.options.Waiting, makeWaiting},
-		{"ordered", b.options.InLine, makeLine},
+		{"waiting", b.options.Waiting, submitting(waitingType)},
+		{"ordered", b.options.InLine, submitting(lineType)},
 	} {
 		r := b.newRun(server, loadNamed(One), Prefilled)
 		stop := b.progress.follow(ctx, "making "+kind.name+" jobs", "jobs", window{})
@@ -68,10 +68,7 @@ func makeFinished(whole context.Context, r *run, jobs int) error {
 
 // makeLive submits jobs and starts their steps without completing them.
 func makeLive(ctx context.Context, r *run, jobs int) error {
-	err := r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
-		return r.submitBatch(ctx, names, liveType, client)
-	})
-	if err != nil {
+	if err := submitting(liveType)(ctx, r, jobs); err != nil {
 		return err
 	}
 	w := &workers{client: r.client, owner: r.name, service: liveService, start: true}
@@ -88,18 +85,13 @@ func makeLive(ctx context.Context, r *run, jobs int) error {
 	return nil
 }
 
-// makeWaiting submits jobs of a service without a worker.
-func makeWaiting(ctx context.Context, r *run, jobs int) error {
-	return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
-		return r.submitBatch(ctx, names, waitingType, client)
-	})
-}
-
-// makeLine submits jobs of one line. The first is dispatched, and the others wait for it.
-func makeLine(ctx context.Context, r *run, jobs int) error {
-	return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
-		return r.submitBatch(ctx, names, lineType, client)
-	})
+// submitting returns a function that submits jobs of a request type.
+func submitting(requestType string) func(ctx context.Context, r *run, jobs int) error {
+	return func(ctx context.Context, r *run, jobs int) error {
+		return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
+			return r.submitBatch(ctx, names, requestType, client)
+		})
+	}
 }
 
 // fill calls send, from several clients concurrently, with the names of batches for the given

@@ -253,7 +253,7 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 		do = append(do, act("reschedule", "Reschedule…"))
 	}
 	if controls && in != nil && in.Blocks {
-		do = append(do, repairs(in.LineID, found.JobID)[1])
+		do = append(do, releaseOf(in.LineID, found.JobID))
 	}
 	step := currentStep(found)
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
@@ -276,8 +276,7 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 	case diagnosis.SeeFirst:
 		first = &diagnosis.Action{Text: "See the first job of its line", Page: "jobs/" + next.Of}
 		if controls && reasonOf(found) == api.WaitingReasonLineBlocked {
-			repair := repairs(found.LineID, next.Of)
-			first, do = &repair[0], append([]diagnosis.Action{repair[1]}, do...)
+			first, do = new(rerunFailed(next.Of)), append([]diagnosis.Action{releaseOf(found.LineID, next.Of)}, do...)
 		}
 	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {

@@ -103,7 +103,7 @@ func (r *request) lineActions(of *api.Line) (do []diagnosis.Action) {
 		return nil
 	}
 	if of.State == api.LineStateBlocked {
-		do = append(do, repairs(of.LineID, of.Head.JobID)...)
+		do = append(do, rerunFailed(of.Head.JobID), releaseOf(of.LineID, of.Head.JobID))
 	}
 	if of.Waiting > 0 || of.Head.State == api.JobStateQueued {
 		do = append(do, diagnosis.Action{Text: "Cancel what waits…", Page: "do/line-cancel", Query: []any{"line", of.LineID}, Form: true})
@@ -111,12 +111,14 @@ func (r *request) lineActions(of *api.Line) (do []diagnosis.Action) {
 	return do
 }
 
-// repairs returns the actions that let a line go on which the job blocks.
-func repairs(lineID, jobID string) []diagnosis.Action {
-	return []diagnosis.Action{
-		{Text: "Rerun the failed job…", Page: "do/job-rerun", Query: []any{"job", jobID}, Form: true},
-		{Text: "Release the line…", Page: "do/line-release", Query: []any{"line", lineID, "job", jobID}, Form: true},
-	}
+// rerunFailed returns the action that reruns the job that blocks a line, in its place.
+func rerunFailed(jobID string) diagnosis.Action {
+	return diagnosis.Action{Text: "Rerun the failed job…", Page: "do/job-rerun", Query: []any{"job", jobID}, Form: true}
+}
+
+// releaseOf returns the action that lets a line go on without the job that blocks it.
+func releaseOf(lineID, jobID string) diagnosis.Action {
+	return diagnosis.Action{Text: "Release the line…", Page: "do/line-release", Query: []any{"line", lineID, "job", jobID}, Form: true}
 }
 
 // jobLine is the line of a job.

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -390,5 +391,50 @@ func TestLine_RefusalKeepsTheRecordOfAnAdoptedJob(t *testing.T) {
 				t.Errorf("accepted %s, replayed %t, %v; want job %s", accepted.Job.ID, accepted.Replayed, err, id)
 			}
 		}
+	})
+}
+
+// torn is a store whose scan of a line may have read one row before and another after a change: it is no snapshot.
+type torn struct {
+	tablestore.Store
+	tear func(page tablestore.Page) tablestore.Page
+}
+
+func (s *torn) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	page, err := s.Store.Scan(ctx, query)
+	if tear := s.tear; tear != nil && err == nil && strings.HasPrefix(query.Partition, "line:") {
+		s.tear = nil
+		page = tear(page)
+	}
+	return page, err
+}
+
+// A scan may pass the next place before it is inserted, and then find the one after that. A look must not take
+// that one for the first.
+func TestLine_LookIgnoresPlacesThatCameAfterItBegan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &torn{Store: ledgertest.Split()}
+		s := newLineScript(t, open(t, &hooked{Store: store}, ledger.Config{Shards: 1}).Ledger)
+		var early []tablestore.Row // LINE and the place of a, before b and c
+		keep := func(page tablestore.Page) tablestore.Page {
+			early = slices.Clone(page.Rows)
+			return page
+		}
+		s.play(`accept a`)
+		store.tear = keep
+		s.play(`places 1
+			accept b
+			accept c`)
+		if len(early) != 2 {
+			t.Fatalf("the line had %d rows, want LINE and one place", len(early))
+		}
+		store.tear = func(page tablestore.Page) tablestore.Page {
+			page.Rows = append(early, page.Rows[len(page.Rows)-1])
+			return page
+		}
+		s.play(`
+			end a
+			want a=done b=runs c=waits`)
 	})
 }

@@ -263,10 +263,6 @@ func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
 		} {
 			gauge(c.items, float64(n), s.Service, s.StepType, state)
 		}
-		waits := 0.0
-		if !s.Oldest.IsZero() {
-			waits = time.Since(s.Oldest).Seconds()
-		}
-		gauge(c.oldest, waits, s.Service, s.StepType)
+		gauge(c.oldest, secondsSince(s.Oldest), s.Service, s.StepType)
 	}
 }

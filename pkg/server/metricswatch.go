@@ -53,10 +53,7 @@ func (m *meters) watchDeadLetters(letters DeadLetters) {
 	m.Gauge("lucius_bus_dead_letters", "Replies in the dead letters of the reply topics, at most 500 of each.",
 		func() float64 { return float64(letters.Counted().Count) })
 	m.Gauge("lucius_bus_dead_letters_oldest_seconds", "Time since the oldest of these replies was sent, or 0.", func() float64 {
-		if oldest := letters.Counted().Oldest; !oldest.IsZero() {
-			return time.Since(oldest).Seconds()
-		}
-		return 0
+		return secondsSince(letters.Counted().Oldest)
 	})
 }
 
@@ -67,10 +64,7 @@ func (m *meters) watchInbox(submitted *inbox.Reader) {
 	m.Gauge("lucius_inbox_refused", "Commands of applications' transactions that were refused, at most 10,000.",
 		func() float64 { return float64(submitted.Survey().Refused) })
 	m.Gauge("lucius_inbox_oldest_seconds", "Time since the oldest waiting command of these was submitted, or 0.", func() float64 {
-		if oldest := submitted.Survey().OldestWaiting; !oldest.IsZero() {
-			return time.Since(oldest).Seconds()
-		}
-		return 0
+		return secondsSince(submitted.Survey().OldestWaiting)
 	})
 }
 
@@ -79,33 +73,30 @@ func (m *meters) watchUpkeep(s *Server) {
 	m.Gauge("lucius_retention_due", "Ended jobs that are due for purging, at most 10,000.",
 		func() float64 { return float64(s.retention.Overdue().Jobs) })
 	m.Gauge("lucius_retention_oldest_seconds", "Time since the first of these jobs was due, or 0.", func() float64 {
-		if oldest := s.retention.Overdue().Oldest; !oldest.IsZero() {
-			return time.Since(oldest).Seconds()
-		}
-		return 0
+		return secondsSince(s.retention.Overdue().Oldest)
 	})
 	m.Gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
 		func() float64 { return float64(len(s.uses.Gate.Active())) })
 	m.Gauge("lucius_jobs_stuck", "Live jobs that cannot make progress and could not be repaired.",
 		func() float64 { return float64(len(s.uses.Reconciler.Report().Stuck)) })
 	lines := func() background.LineCounts { return s.uses.Reconciler.Report().Lines }
-	for state, count := range map[string]func() int{
-		"blocked": func() int { return lines().Blocked }, "moving": func() int { return lines().Moving },
-	} {
-		m.GaugeOf(prometheus.Labels{"state": state}, "lucius_lines", "Lines in which jobs wait or that a failed job blocks.",
-			func() float64 { return float64(count()) })
-	}
+	const name, help = "lucius_lines", "Lines in which jobs wait or that a failed job blocks."
+	m.GaugeOf(prometheus.Labels{"state": "blocked"}, name, help, func() float64 { return float64(lines().Blocked) })
+	m.GaugeOf(prometheus.Labels{"state": "moving"}, name, help, func() float64 { return float64(lines().Moving) })
 	m.Gauge("lucius_line_blocked_seconds", "Time for which the line has been blocked that is blocked for the longest time, or 0.",
-		func() float64 {
-			if since := lines().BlockedSince; !since.IsZero() {
-				return time.Since(since).Seconds()
-			}
-			return 0
-		})
+		func() float64 { return secondsSince(lines().BlockedSince) })
 	m.Count("lucius_reconciler_repaired_total", "Defects that the reconciler and timers have repaired.",
 		func() float64 {
 			return float64(s.uses.Reconciler.Report().Repaired) + float64(s.uses.Ledger.Restored())
 		})
 	m.Gauge("lucius_outbox_oldest_pending_seconds", "Time that the oldest due outbox row has waited to be published.",
 		func() float64 { return s.uses.Reconciler.Report().OldestPending.Seconds() })
+}
+
+// secondsSince returns the seconds since that time, and 0 for the zero time.
+func secondsSince(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return time.Since(at).Seconds()
 }
