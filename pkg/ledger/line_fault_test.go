@@ -438,3 +438,31 @@ func TestLine_LookIgnoresPlacesThatCameAfterItBegan(t *testing.T) {
 			want a=done b=runs c=waits`)
 	})
 }
+
+// The place of a released job stays until a look removes it. A rerun does not take it: the next job has begun.
+func TestLine_RerunOfAReleasedJobWhosePlaceIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := lines(t, ledger.Config{Shards: 1})
+		s.play(`
+			accept a
+			accept b
+			fail a`)
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if strings.HasPrefix(batch[0].Key.Partition, "line:") && batch[len(batch)-1].Verb == tablestore.Delete {
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		s.play(`
+			release a
+			want b=runs
+			places 2`)
+		b.store.set(nil)
+		s.play(`
+			rerun a a2
+			want b=runs a2=waits
+			end b
+			want a2=runs`)
+	})
+}
