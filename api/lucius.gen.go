@@ -7501,8 +7501,9 @@ type ClientInterface interface {
 	//
 	// The next job of the line begins, although the failed job before it was not repaired. The
 	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-	// rerun took its place.
+	// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+	// place. The request may be repeated: the release of a job that was released changes nothing,
+	// and answers with the line as it is.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -7513,8 +7514,9 @@ type ClientInterface interface {
 	//
 	// The next job of the line begins, although the failed job before it was not repaired. The
 	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-	// rerun took its place.
+	// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+	// place. The request may be repeated: the release of a job that was released changes nothing,
+	// and answers with the line as it is.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -9368,8 +9370,9 @@ func (c *Client) CancelLine(ctx context.Context, lineID LineID, body CancelLineJ
 //
 // The next job of the line begins, although the failed job before it was not repaired. The
 // failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-// rerun took its place.
+// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+// place. The request may be repeated: the release of a job that was released changes nothing,
+// and answers with the line as it is.
 //
 // Takes any type of body and a specified content type.
 //
@@ -9390,8 +9393,9 @@ func (c *Client) ReleaseLineWithBody(ctx context.Context, lineID LineID, content
 //
 // The next job of the line begins, although the failed job before it was not repaired. The
 // failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-// rerun took its place.
+// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+// place. The request may be repeated: the release of a job that was released changes nothing,
+// and answers with the line as it is.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -14439,8 +14443,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// The next job of the line begins, although the failed job before it was not repaired. The
 	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-	// rerun took its place.
+	// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+	// place. The request may be repeated: the release of a job that was released changes nothing,
+	// and answers with the line as it is.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -14451,8 +14456,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// The next job of the line begins, although the failed job before it was not repaired. The
 	// failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-	// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-	// rerun took its place.
+	// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+	// place. The request may be repeated: the release of a job that was released changes nothing,
+	// and answers with the line as it is.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -20003,8 +20009,9 @@ func (c *ClientWithResponses) CancelLineWithResponse(ctx context.Context, lineID
 //
 // The next job of the line begins, although the failed job before it was not repaired. The
 // failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-// rerun took its place.
+// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+// place. The request may be repeated: the release of a job that was released changes nothing,
+// and answers with the line as it is.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -20021,8 +20028,9 @@ func (c *ClientWithResponses) ReleaseLineWithBodyWithResponse(ctx context.Contex
 //
 // The next job of the line begins, although the failed job before it was not repaired. The
 // failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-// line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-// rerun took its place.
+// line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+// place. The request may be repeated: the release of a job that was released changes nothing,
+// and answers with the line as it is.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

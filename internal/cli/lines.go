@@ -131,7 +131,7 @@ func (t *tool) linesRelease() *cobra.Command {
 		example: "  lucius lines release LINE --reason \"corrected by hand\"\n  lucius lines release LINE --job JOB -y",
 	}, func(ctx context.Context, s *session, args []string) error {
 		line, err := call[api.Line](s.GetLine(ctx, args[0]))
-		if err != nil {
+		if err != nil && (job == "" || ExitCode(err) != ExitNotFound) { // A repeat finds no job in the line.
 			return err
 		}
 		if job == "" {

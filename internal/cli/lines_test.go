@@ -98,6 +98,26 @@ func TestLines_Release(t *testing.T) {
 	}
 }
 
+// A release that left no job in the line can be repeated by a command that names its job.
+func TestLines_ReleaseRepeatedOnAnEmptyLine(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"code":"line_not_found","status":404}`)
+			return
+		}
+		fmt.Fprint(w, encode(t, api.Line{LineID: lineID, State: api.LineStateMoving}))
+	}))
+	if out := l.must(t, "lines", "release", lineID, "--job", "old", "-y"); out != "Released job old\n" {
+		t.Errorf("said %s", out)
+	}
+	if _, err := l.run(t, "lines", "release", lineID, "-y"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("without a job: %v", err)
+	}
+}
+
 func TestLines_Cancel(t *testing.T) {
 	t.Parallel()
 	var bodies []string

@@ -283,6 +283,9 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 		return nil
 	}
 	if err != nil {
+		if state.emptied = state.rule.Operation == "releaseLine" && apierror.From(err).Code == apierror.LineNotFound; state.emptied {
+			return nil
+		}
 		return hide(err, kind.missing)
 	}
 	if !state.rule.AllowsStep(state.caller, owner.TenantID, owner.Service) {
@@ -327,6 +330,28 @@ func (g *guard) authorizeAs(ctx context.Context, role auth.Role) error {
 	rule := state.rule
 	rule.Roles = []auth.Role{role}
 	return rule.Check(state.caller, state.tenant)
+}
+
+// authorizeReleased checks that the caller may repeat a release that left no job in its line: whose line
+// it was, only the released job says. refused is what is wrong with the request's body. What the caller
+// may not know looks like a foreign line, which is refused before its request is read.
+func (g *guard) authorizeReleased(ctx context.Context, jobID string, refused error) error {
+	missing := g.kind("{lineId}").missing
+	if refused != nil {
+		if apierror.From(refused).Code.Status() < http.StatusInternalServerError {
+			return missing
+		}
+		return refused
+	}
+	owner, err := g.ownerOfStep(ctx, jobID, "")
+	if err != nil {
+		return hide(err, missing)
+	}
+	if !g.allows(ctx, owner.TenantID) {
+		return missing
+	}
+	requestStateOf(ctx).tenant = owner.TenantID
+	return g.config.TenantLimit.Check("tenant", owner.TenantID, time.Now())
 }
 
 // authorizeFilter is authorizeTenant for a request that may name a job as well. A

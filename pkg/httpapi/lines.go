@@ -66,7 +66,15 @@ func (e *endpoints) CancelLine(w http.ResponseWriter, r *http.Request, lineID ap
 
 // ReleaseLine is POST /v1/lines/{lineId}:release.
 func (e *endpoints) ReleaseLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {
-	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.ReleaseRequest) (any, error) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		var request api.ReleaseRequest
+		err := e.decode(w, r, strict, &request)
+		if requestStateOf(ctx).emptied {
+			err = e.guard.authorizeReleased(ctx, request.JobID, err)
+		}
+		if err != nil {
+			return nil, err
+		}
 		line, err := e.Jobs.Release(ctx, ledger.Release{
 			LineID: lineID, JobID: request.JobID, Reason: request.Reason,
 			Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id,

@@ -17,42 +17,58 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
+// A repeat of a release is answered as the first, and changes nothing.
 func TestReleaseLine_BeginsTheNextJob(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	line, blocker := h.line(t)
-	release := func() answer {
-		t.Helper()
-		return h.do(t, http.MethodPost, "/v1/lines/"+line+":release", `{"jobId":"`+blocker+`","reason":"known"}`)
+	head := ""
+	for try := range 2 {
+		got := decoded[api.Line](t, h.do(t, http.MethodPost, "/v1/lines/"+line+":release", `{"jobId":"`+blocker+`","reason":"known"}`))
+		head = got.Head.JobID
+		want := api.Line{
+			LineID: line, TenantID: "t", OrderKey: "line1", State: api.LineStateMoving,
+			Head: api.LineHead{JobID: head, State: api.JobStateDispatching},
+		}
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Line{}, "AsOf", "Since")); diff != "" || head == blocker {
+			t.Errorf("after release %d (-want +got):\n%s", try, diff)
+		}
 	}
-	got := decoded[api.Line](t, release())
-	head := got.Head.JobID
-	want := api.Line{
-		LineID: line, TenantID: "t", OrderKey: "line1", State: api.LineStateMoving,
-		Head: api.LineHead{JobID: head, State: api.JobStateDispatching},
-	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Line{}, "AsOf", "Since")); diff != "" || head == blocker {
-		t.Errorf("after the release (-want +got):\n%s", diff)
-	}
-	wantProblem(t, release(), apierror.NotBlocking, "The job does not block this line.")
-	for _, id := range []string{head, blocker} {
-		events := h.do(t, http.MethodGet, "/v1/jobs/"+id+"/events", "")
-		if !strings.Contains(events.Body, "release") || !strings.Contains(events.Body, "known") {
-			t.Errorf("the history does not tell of the release: %s", events.Body)
+	got := h.do(t, http.MethodPost, "/v1/lines/"+line+":release", `{"jobId":"`+head+`"}`)
+	wantProblem(t, got, apierror.NotBlocking, "The job does not block this line.")
+	for id, cause := range map[string]string{
+		blocker: `"cause":"release of its line requested: known"`,
+		head:    `"cause":"job ` + blocker + ` before it in its line was released by local: known","event_id":"000000000002-000"`,
+	} {
+		if events := h.do(t, http.MethodGet, "/v1/jobs/"+id+"/events", "").Body; strings.Count(events, cause) != 1 {
+			t.Errorf("the history does not tell of one release: %s", events)
 		}
 	}
 }
 
+// A line of which the last job was released is missing. Its release can still be repeated by those who may
+// release the job, and by them alone.
 func TestReleaseLine_OfTheLastJobAnswersTheEmptyLine(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t)
-	line, blocker := h.line(t)
-	rest := decoded[api.JobPage](t, h.do(t, http.MethodGet, "/v1/jobs?tenant_id=t&state=QUEUED", ""))
-	h.given(t, "POST /v1/jobs/"+rest.Jobs[0].JobID+":cancel", "")
-	got := decoded[api.Line](t, h.do(t, http.MethodPost, "/v1/lines/"+line+":release", `{"jobId":"`+blocker+`"}`))
+	g := newGuarded(t, []string{"submit:t", "submit:o", "submit:*"})
+	line, blocker := g.line(t)
+	g.as(t, "submit:t", "POST /v1/lines/"+line+":cancel", `{"reason":"why"}`)
+	target, body := "POST /v1/lines/"+line+":release", `{"jobId":"`+blocker+`"}`
 	want := api.Line{LineID: line, TenantID: "t", OrderKey: "line1", State: api.LineStateMoving}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Line{}, "AsOf")); diff != "" {
-		t.Errorf("the empty line (-want +got):\n%s", diff)
+	for _, caller := range []string{"submit:t", "submit:t", "submit:*"} {
+		got := decoded[api.Line](t, g.as(t, caller, target, body))
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Line{}, "AsOf")); diff != "" {
+			t.Errorf("the empty line, for %s (-want +got):\n%s", caller, diff)
+		}
+	}
+	for _, refused := range []struct{ caller, target, body string }{
+		{"submit:o", target, body},
+		{"submit:t", target, `{"jobId":"` + noJob + `"}`},
+		{"submit:t", target, `{"jobId":"` + g.submitted(t) + `"}`},
+		{"submit:t", target, `{"jobId":`},
+		{"submit:t", "POST /v1/lines/" + noJob + ":release", body},
+	} {
+		wantProblem(t, g.as(t, refused.caller, refused.target, refused.body), apierror.LineNotFound, "No job is in such a line.")
 	}
 }
 

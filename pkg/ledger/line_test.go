@@ -217,11 +217,26 @@ func TestLine(t *testing.T) {
 			refused release b
 			release a
 			want b=runs
-			refused release a
 			rerun a a2
 			want b=runs a2=waits
 			end b
 			want a2=runs`,
+		"a repeated release is answered as the first": `
+			accept a
+			accept b
+			accept c
+			fail a
+			release a
+			release a
+			want b=runs c=waits
+			rerun a a2
+			release a
+			end b
+			end c
+			end a2
+			places 0
+			release a
+			refused release b`,
 		"the release of a job whose rerun took its place is refused": `
 			accept a
 			accept b
@@ -231,7 +246,29 @@ func TestLine(t *testing.T) {
 			want a2=runs b=waits
 			fail a2
 			release a2
-			want b=runs`,
+			want b=runs
+			refused release a
+			release a2`,
+		"the release of a job that its rerun repaired is refused": `
+			accept a
+			accept b
+			fail a
+			rerun a a2
+			end a2
+			end b
+			places 0
+			refused release a`,
+		"the release of a cancelled rerun that its own rerun repaired is refused": `
+			accept a
+			accept b
+			fail a
+			rerun a a2
+			cancel a2
+			rerun a2 a3
+			end a3
+			want b=runs
+			refused release a
+			refused release a2`,
 		"a cancelled rerun leaves the failure": `
 			accept a
 			accept b
@@ -241,7 +278,9 @@ func TestLine(t *testing.T) {
 			cancel a2
 			want a2=cancelled b=waits
 			release a2
-			want b=runs`,
+			want b=runs
+			refused release a
+			release a2`,
 		"a line that continues takes no notice of a failure": `
 			accept a continue
 			accept b

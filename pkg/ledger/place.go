@@ -266,8 +266,9 @@ type Release struct {
 }
 
 // Release marks the place of a failed job as gone. The release is a column of the place, since a rerun may
-// take the place at the same time: the version of the place decides between them. It returns
-// [ErrJobNotFound] and [ErrNotBlocking].
+// take the place at the same time: the version of the place decides between them. It may be repeated: the
+// release of a job that was released succeeds, and changes nothing. It returns [ErrJobNotFound] and
+// [ErrNotBlocking].
 func (l *Ledger) Release(ctx context.Context, r Release) error {
 	ctx = l.operation(ctx)
 	s, err := l.loadExisting(ctx, r.JobID)
@@ -298,7 +299,7 @@ func (l *Ledger) Release(ctx context.Context, r Release) error {
 		case err != nil:
 			return err
 		case p == nil:
-			return ErrNotBlocking
+			return l.checkReleased(ctx, job)
 		}
 		if !noted {
 			if _, err := l.store.Commit(ctx, tablestore.Batch{entry}); err != nil {
@@ -344,6 +345,36 @@ func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (ln *line,
 		return ln, nil, err
 	}
 	return ln, p, nil
+}
+
+// checkReleased returns nil if a job that does not block its line was released, else [ErrNotBlocking]. The
+// place of a job that ended as one that blocks goes by a release, or with the rerun that took it.
+func (l *Ledger) checkReleased(ctx context.Context, job *statemachine.Job) error {
+	if job.Standing() != statemachine.PlaceBlocks {
+		return ErrNotBlocking
+	}
+	p, err := l.readPlace(ctx, job.Place)
+	if err != nil {
+		return err
+	}
+	if p != nil && p.ReleasedAt.IsZero() {
+		return ErrNotBlocking
+	}
+	rows, err := rerunCodec.ScanAll(ctx, l.store, l.rerunsOf(job.TenantID, supersedable(job)))
+	if err != nil {
+		return fmt.Errorf("read the reruns of job %s: %w", job.ID, err)
+	}
+	for _, row := range rows {
+		rerun, err := l.Job(ctx, row.JobID)
+		switch {
+		case errors.Is(err, ErrJobNotFound): // Its accept was lost.
+		case err != nil:
+			return err
+		case rerun.Job.Place.Took == job.ID:
+			return ErrNotBlocking
+		}
+	}
+	return nil
 }
 
 // fireRelease acts on the entry of a release. While the place blocks, the release may still be under way:

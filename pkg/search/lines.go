@@ -124,7 +124,7 @@ func (s *Service) CancelLine(ctx context.Context, r ledger.CancelWaiting) (cance
 }
 
 // Release lets the line go on past a job that blocks it, and returns the line; without a place if no job is
-// left in it. A job that does not exist does not block either, so that the answer tells nothing of the jobs
+// left in it. It may be repeated. A job that does not exist does not block either, so that the answer tells nothing of the jobs
 // of other lines. The errors are [*apierror.Error]s.
 func (s *Service) Release(ctx context.Context, r ledger.Release) (*ledger.LineView, error) {
 	released := s.ledger.Release(ctx, r)

@@ -741,8 +741,9 @@ export interface paths {
          * Let a blocked line go on without a rerun
          * @description The next job of the line begins, although the failed job before it was not repaired. The
          *     failed job stays as it is, and can still be rerun: the rerun then goes to the end of the
-         *     line. 409 `not_blocking` if that job does not block the line, as when it was released or its
-         *     rerun took its place.
+         *     line. 409 `not_blocking` if that job does not block the line, as when its rerun took its
+         *     place. The request may be repeated: the release of a job that was released changes nothing,
+         *     and answers with the line as it is.
          */
         post: operations["releaseLine"];
         delete?: never;
