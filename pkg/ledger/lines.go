@@ -148,28 +148,23 @@ func ValidLinesKey(key string) bool {
 	return err == nil && len(parts) == 4 && parts[0] == "line"
 }
 
-// LineJobs returns the ids of the jobs of a line in their order, from that seq on, at most that many, and
-// the seq that the next page begins with, 0 if there is none. It returns [ErrLineNotFound].
-func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, limit int) (jobs []string, next int64, err error) {
+// LineJobs calls visit with the jobs of a line in their order, from that seq on, until it returns false. It
+// returns the errors of visit, and [ErrLineNotFound].
+func (l *Ledger) LineJobs(ctx context.Context, id string, from int64, visit func(agg *statemachine.Aggregate) (bool, error)) error {
 	ln, err := l.readLine(ctx, id)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
 	if ln.tag == "" {
-		return nil, 0, ErrLineNotFound
+		return ErrLineNotFound
 	}
-	err = l.scanPlaces(ctx, ln, from, func(p *place) (bool, error) {
-		if len(jobs) == limit {
-			next = p.seq
-			return false, nil
-		}
+	return l.scanPlaces(ctx, ln, from, func(p *place) (bool, error) {
 		j, err := l.judge(ctx, ln, p, false)
-		if err == nil && j.standing != statemachine.PlaceGone && j.job != nil {
-			jobs = append(jobs, j.job.ID)
+		if err != nil || j.standing == statemachine.PlaceGone || j.job == nil {
+			return true, err
 		}
-		return true, err
+		return visit(&j.s.agg)
 	})
-	return jobs, next, err
 }
 
 // scanPlaces reads the places of a line from that seq on, in their order, until visit returns false.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // maxLines bounds the lines that are read for one page of a list.
@@ -79,31 +80,23 @@ func (s *Service) Line(ctx context.Context, id string) (*ledger.LineView, error)
 // LineJobs returns one page of the jobs of a line in their order, from that seq on, and the seq with which
 // the next page begins, 0 if there is none. A large job may end a page early. The errors are
 // [*apierror.Error]s, line_not_found if no job is in the line.
-func (s *Service) LineJobs(ctx context.Context, id string, from int64, limit int) ([]Shown, int64, error) {
-	ids, next, err := s.ledger.LineJobs(ctx, id, from, limit)
-	if err != nil {
-		return nil, 0, ledger.Problem(err)
-	}
-	var found []Shown
+func (s *Service) LineJobs(ctx context.Context, id string, from int64, limit int) (found []Shown, next int64, err error) {
 	size, firsts := 0, lineFirsts{}
-	for _, jobID := range ids {
-		agg, err := s.ledger.Job(ctx, jobID)
-		if errors.Is(err, ledger.ErrJobNotFound) {
-			continue // It was purged since.
-		}
-		if err != nil {
-			return nil, 0, ledger.Problem(err)
-		}
-		if len(found) > 0 && size >= PageBytes(limit) {
+	err = s.ledger.LineJobs(ctx, id, from, func(agg *statemachine.Aggregate) (bool, error) {
+		if len(found) == limit || len(found) > 0 && size >= PageBytes(limit) {
 			next = agg.Job.Place.Seq
-			break
+			return false, nil
 		}
 		shown, err := s.waiting(ctx, agg, firsts)
 		if err != nil {
-			return nil, 0, err
+			return false, err
 		}
 		found = append(found, shown)
 		size += encodedSize(&shown)
+		return true, nil
+	})
+	if err != nil {
+		return nil, 0, ledger.Problem(err)
 	}
 	return found, next, nil
 }
