@@ -6422,7 +6422,10 @@ type ListLinesParams struct {
 	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
 	// State Only lines in this state.
-	State LineState `form:"state,omitempty" json:"state,omitempty,omitzero"`
+	State *LineState `form:"state,omitempty" json:"state,omitempty"`
+
+	// OrderKey Only the line of this order key, also if no job waits in it. `tenant_id` is then required.
+	OrderKey *string `form:"order_key,omitempty" json:"order_key,omitempty"`
 
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
 	// job's history may have a few more.
@@ -12741,12 +12744,28 @@ func NewListLinesRequest(server string, params *ListLinesParams) (*http.Request,
 
 		}
 
-		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-			return nil, err
-		} else {
-			for _, qp := range strings.Split(queryFrag, "&") {
-				rawQueryFragments = append(rawQueryFragments, qp)
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
 			}
+
+		}
+
+		if params.OrderKey != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "order_key", *params.OrderKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
 		}
 
 		if params.Limit != nil {
@@ -30111,13 +30130,26 @@ func (siw *ServerInterfaceWrapper) ListLines(w http.ResponseWriter, r *http.Requ
 
 	// ------------- Optional query parameter "state" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "order_key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "order_key", r.URL.Query(), &params.OrderKey, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "order_key"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "order_key", Err: err})
 		}
 		return
 	}

@@ -12,7 +12,7 @@ import (
 
 // lines returns lucius lines.
 func (t *tool) lines() *cobra.Command {
-	var tenant, state string
+	var tenant, key, state string
 	var limit int
 	cmd := t.command(spec{
 		use: "lines", short: "Show the lines of jobs with an order key, and let blocked ones go on",
@@ -23,15 +23,18 @@ func (t *tool) lines() *cobra.Command {
 		if state != "" && !api.LineState(state).Valid() {
 			return usagef("--state is %q, it must be blocked or moving", state)
 		}
+		if err := checkKey(tenant, key); err != nil {
+			return err
+		}
 		list := func(state api.LineState, limit int) (api.LinePage, error) {
 			return pages(limit, func(size api.Limit, token *api.PageToken) (api.LinePage, []api.Line, string, error) {
 				page, err := call[api.LinePage](s.ListLines(ctx, &api.ListLinesParams{
-					TenantID: optional(tenant), State: state, Limit: &size, PageToken: token,
+					TenantID: optional(tenant), State: optional(state), OrderKey: optional(key), Limit: &size, PageToken: token,
 				}))
 				return page, page.Lines, page.NextPageToken, err
 			}, func(page *api.LinePage, all []api.Line) { page.Lines = all })
 		}
-		if state != "" {
+		if state != "" || key != "" {
 			found, err := list(api.LineState(state), limit)
 			if err != nil {
 				return err
@@ -51,12 +54,40 @@ func (t *tool) lines() *cobra.Command {
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&tenant, "tenant", "", "only lines of this tenant")
+	flags.StringVar(&key, "order-key", "", "only the line of this order key of the tenant, also if no job waits in it")
 	flags.StringVar(&state, "state", "", "only lines in this state: blocked or moving")
 	flags.IntVar(&limit, "limit", 50, "maximum number of lines to list")
 	completeWords(cmd, "state", string(api.LineStateBlocked), string(api.LineStateMoving))
 	cmd.GroupID = GroupOperate
 	cmd.AddCommand(t.calls(t.linesShow()), t.calls(t.linesRelease()), t.calls(t.linesCancel()))
 	return t.calls(cmd)
+}
+
+// checkKey refuses an order key without its tenant.
+func checkKey(tenant, key string) error {
+	if key != "" && tenant == "" {
+		return usagef("--order-key needs --tenant: each tenant has its own lines")
+	}
+	return nil
+}
+
+// lineOfKey returns the id of the line of a tenant's order key.
+func (s *session) lineOfKey(ctx context.Context, tenant, key string) (string, error) {
+	if err := checkKey(tenant, key); err != nil {
+		return "", err
+	}
+	if key == "" {
+		return "", usagef("name a line, or its --tenant and --order-key")
+	}
+	page, err := call[api.LinePage](s.ListLines(ctx, &api.ListLinesParams{TenantID: &tenant, OrderKey: &key}))
+	if err != nil {
+		return "", err
+	}
+	if len(page.Lines) == 0 {
+		err := fmt.Errorf("tenant %s has no job with the order key %s in a line", plain(tenant), plain(key))
+		return "", &Error{Code: ExitNotFound, Err: err}
+	}
+	return page.Lines[0].LineID, nil
 }
 
 // showLines writes a table of lines.
@@ -90,16 +121,29 @@ type lineWithJobs struct {
 }
 
 func (t *tool) linesShow() *cobra.Command {
+	var tenant, key string
 	var limit int
 	cmd := t.command(spec{
-		use: "show LINE", short: "Show a line with its jobs, in their order", args: 1, example: "  lucius lines show LINE",
-	}, func(ctx context.Context, s *session, args []string) error {
-		line, err := call[api.Line](s.GetLine(ctx, args[0]))
+		use: "show [LINE]", short: "Show a line with its jobs, in their order",
+		example: "  lucius lines show LINE\n  lucius lines show --tenant tenant_a --order-key customer-42",
+	}, func(ctx context.Context, s *session, args []string) (err error) {
+		id := ""
+		switch {
+		case len(args) == 0:
+			if id, err = s.lineOfKey(ctx, tenant, key); err != nil {
+				return err
+			}
+		case tenant != "" || key != "":
+			return usagef("name a line, or its --tenant and --order-key, not both")
+		default:
+			id = args[0]
+		}
+		line, err := call[api.Line](s.GetLine(ctx, id))
 		if err != nil {
 			return err
 		}
 		jobs, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.LineJobPage, []api.Job, string, error) {
-			page, err := call[api.LineJobPage](s.ListLineJobs(ctx, args[0], &api.ListLineJobsParams{Limit: &size, PageToken: token}))
+			page, err := call[api.LineJobPage](s.ListLineJobs(ctx, id, &api.ListLineJobsParams{Limit: &size, PageToken: token}))
 			return page, page.Jobs, page.NextPageToken, err
 		}, func(page *api.LineJobPage, all []api.Job) { page.Jobs = all })
 		if err != nil {
@@ -118,6 +162,9 @@ func (t *tool) linesShow() *cobra.Command {
 			showJobs(p, api.JobPage{Jobs: found.Jobs, NextPageToken: found.NextPageToken})
 		})
 	})
+	cmd.Args = Takes(0, 1)
+	cmd.Flags().StringVar(&tenant, "tenant", "", "the tenant of the order key")
+	cmd.Flags().StringVar(&key, "order-key", "", "the order key of the line, in place of LINE")
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of jobs to list")
 	return cmd
 }

@@ -69,6 +69,41 @@ func TestLines_Show(t *testing.T) {
 	golden(t, "lines-show.txt", l.must(t, "lines", "show", lineID))
 }
 
+func TestLines_ByTheirKey(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RequestURI())
+		switch {
+		case r.URL.Query().Get("order_key") == "none":
+			fmt.Fprint(w, `{"lines":[]}`)
+		case r.URL.Path == "/v1/lines":
+			fmt.Fprint(w, encode(t, api.LinePage{Lines: []api.Line{blockedLine()}}))
+		case strings.HasSuffix(r.URL.Path, "/jobs"):
+			fmt.Fprint(w, encode(t, api.LineJobPage{Jobs: []api.Job{failedJob()}}))
+		default:
+			fmt.Fprint(w, encode(t, blockedLine()))
+		}
+	}))
+	key := []string{"--tenant", "tenant_a", "--order-key", "customer 42"}
+	if out := l.must(t, append([]string{"lines"}, key...)...); !strings.Contains(out, lineID) ||
+		len(asked) != 1 || asked[0] != "/v1/lines?tenant_id=tenant_a&order_key=customer+42&limit=50" {
+		t.Errorf("asked for %q, said %s", asked, out)
+	}
+	if out := l.must(t, append([]string{"lines", "show"}, key...)...); !strings.Contains(out, "lucius lines release "+lineID) {
+		t.Error(out)
+	}
+	for args, want := range map[string]int{
+		"lines --order-key k": cli.ExitUsage, "lines show --order-key k": cli.ExitUsage, "lines show": cli.ExitUsage,
+		"lines show --tenant t": cli.ExitUsage, "lines show LINE --tenant t --order-key k": cli.ExitUsage,
+		"lines show --tenant t --order-key none": cli.ExitNotFound,
+	} {
+		if _, err := l.run(t, strings.Fields(args)...); cli.ExitCode(err) != want {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
 func TestLines_Release(t *testing.T) {
 	t.Parallel()
 	line, body := blockedLine(), ""

@@ -33,7 +33,7 @@ func lines(r *request) (view, error) {
 	}
 	for _, state := range states {
 		list, err := call[api.LinePage](r.api.ListLines(r.Context(), &api.ListLinesParams{
-			TenantID: optional(data.Tenant.Value), State: state, Limit: new(api.Limit(pageSize)), PageToken: token,
+			TenantID: optional(data.Tenant.Value), State: optional(state), Limit: new(api.Limit(pageSize)), PageToken: token,
 		}))
 		if err != nil {
 			return view{}, err

@@ -181,7 +181,7 @@ func (s *crowded) fill() {
 		}
 		*into = list.Jobs[0].JobID
 	}
-	lines, err := call[api.LinePage](s.client.ListLines(s.Context(), &api.ListLinesParams{State: api.LineStateBlocked}))
+	lines, err := call[api.LinePage](s.client.ListLines(s.Context(), &api.ListLinesParams{State: new(api.LineStateBlocked)}))
 	if err != nil || len(lines.Lines) == 0 {
 		s.Fatalf("no line is blocked: %v", err)
 	}

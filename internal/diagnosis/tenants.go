@@ -137,7 +137,7 @@ func (s *Situation) heldFindings(of *TenantSituation) []Finding {
 // BlockedLines returns the request for [TenantSituation.Blocked]. One page bounds what the server reads, so
 // there may be more of them.
 func BlockedLines(tenant string) *api.ListLinesParams {
-	params := &api.ListLinesParams{State: api.LineStateBlocked, Limit: new(api.Limit(mostBlocked))}
+	params := &api.ListLinesParams{State: new(api.LineStateBlocked), Limit: new(api.Limit(mostBlocked))}
 	if tenant != "" {
 		params.TenantID = &tenant
 	}

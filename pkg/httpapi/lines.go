@@ -13,11 +13,13 @@ import (
 // ListLines is GET /v1/lines.
 func (e *endpoints) ListLines(w http.ResponseWriter, r *http.Request, params api.ListLinesParams) {
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		if params.State != "" && !params.State.Valid() {
+		state := orZero(params.State)
+		if state != "" && !state.Valid() {
 			return nil, invalid("parameter state must be blocked or moving", nil)
 		}
 		found, next, err := e.Jobs.Lines(ctx, search.LineFilter{
-			TenantID: orZero(params.TenantID), Blocked: params.State == api.LineStateBlocked, Moving: params.State == api.LineStateMoving,
+			TenantID: orZero(params.TenantID), OrderKey: orZero(params.OrderKey),
+			Blocked: state == api.LineStateBlocked, Moving: state == api.LineStateMoving,
 		}, limit, at.after)
 		page := api.LinePage{Lines: make([]api.Line, len(found)), NextPageToken: at.token(next)}
 		for i := range found {

@@ -133,6 +133,34 @@ func TestListLines_ShowsEachLineOnce(t *testing.T) {
 	}
 }
 
+// A line is found by its tenant and order key, also if it has one job, which no list shows.
+func TestListLines_ByOrderKey(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	blocked, _ := h.line(t) // Its key is line1.
+	alone := ledgertest.Command("t", "alone")
+	alone.Job.Order = statemachine.Order{Key: "a key/with ü", Mode: statemachine.OrderFIFO}
+	accepted, err := h.ledger.Accept(t.Context(), alone)
+	musttest.NoError(t, err)
+	for query, want := range map[string]string{
+		"tenant_id=t&order_key=line1":                   blocked,
+		"tenant_id=t&order_key=line1&state=blocked":     blocked,
+		"tenant_id=t&order_key=line1&state=moving":      "",
+		"tenant_id=o&order_key=line1":                   "",
+		"tenant_id=t&order_key=Line1":                   "",
+		"tenant_id=t&order_key=a%20key%2Fwith%20%C3%BC": accepted.Job.Place.Line,
+	} {
+		page := decoded[api.LinePage](t, h.do(t, http.MethodGet, "/v1/lines?"+query, ""))
+		found := ""
+		for i := range page.Lines {
+			found += page.Lines[i].LineID
+		}
+		if found != want || page.NextPageToken != "" {
+			t.Errorf("%s: found %+v, want line %q", query, page, want)
+		}
+	}
+}
+
 func TestListLines_RefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -141,6 +169,7 @@ func TestListLines_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"?page_token=nonsense":                                 "parameter page_token is invalid, or of another list: only limit may differ from the request that gave it.",
 		"?page_token=" + pageToken("/v1/lines?", "99/"):        "page_token is invalid.",
 		"?page_token=" + pageToken("/v1/lines?", "0/line:a:b"): "page_token is invalid.",
+		"?order_key=line1":                                     "parameter tenant_id is required to find a line by its order key.",
 	} {
 		wantProblem(t, h.do(t, http.MethodGet, "/v1/lines"+query, ""), apierror.InvalidEnvelope, want)
 	}

@@ -22,6 +22,13 @@ type LineFilter struct {
 	TenantID string
 	// Blocked selects lines that a failed job blocks, and Moving the others. Without either, both are listed.
 	Blocked, Moving bool
+	// OrderKey selects the line of the tenant and that key, also if no job waits in it. It needs a TenantID.
+	OrderKey string
+}
+
+// selects reports whether the state of the line is one that is listed.
+func (f *LineFilter) selects(line *ledger.LineView) bool {
+	return f.Blocked == f.Moving || f.Blocked == line.Blocked()
 }
 
 // Lines returns one page of the lines in which jobs wait or that a failed job blocks, in no particular
@@ -32,6 +39,10 @@ func (s *Service) Lines(ctx context.Context, f LineFilter, limit int, after stri
 	shard, key, err := parseLinesPosition(after, s.ledger.Shards())
 	if err != nil {
 		return nil, "", err
+	}
+	if f.OrderKey != "" {
+		found, err := s.lineOfKey(ctx, &f)
+		return found, "", err
 	}
 	var found []ledger.LineView
 	for begun, read := time.Now(), 0; shard < s.ledger.Shards(); {
@@ -44,7 +55,7 @@ func (s *Service) Lines(ctx context.Context, f LineFilter, limit int, after stri
 			return nil, "", ledger.Problem(err)
 		}
 		for i := range lines {
-			if blocked := lines[i].Blocked(); f.Blocked == f.Moving || f.Blocked == blocked {
+			if f.selects(&lines[i]) {
 				found = append(found, lines[i])
 			}
 		}
@@ -56,6 +67,21 @@ func (s *Service) Lines(ctx context.Context, f LineFilter, limit int, after stri
 		}
 	}
 	return found, "", nil
+}
+
+// lineOfKey returns the line of the filter's tenant and order key, if it is selected.
+func (s *Service) lineOfKey(ctx context.Context, f *LineFilter) ([]ledger.LineView, error) {
+	if f.TenantID == "" {
+		return nil, apierror.Refused([]apierror.Violation{{Message: "parameter tenant_id is required to find a line by its order key"}})
+	}
+	line, err := s.ledger.Line(ctx, ledger.LineID(f.TenantID, f.OrderKey))
+	switch {
+	case errors.Is(err, ledger.ErrLineNotFound), err == nil && !f.selects(line):
+		return nil, nil
+	case err != nil:
+		return nil, ledger.Problem(err)
+	}
+	return []ledger.LineView{*line}, nil
 }
 
 // parseLinesPosition returns the shard at which a page of lines begins, and the key after which.
@@ -117,8 +143,8 @@ func (s *Service) CancelLine(ctx context.Context, r ledger.CancelWaiting) (cance
 }
 
 // Release lets the line go on past a job that blocks it, and returns the line; without a place if no job is
-// left in it. It may be repeated. A job that does not exist does not block either, so that the answer tells nothing of the jobs
-// of other lines. The errors are [*apierror.Error]s.
+// left in it. It may be repeated. A job that does not exist does not block either, so that the answer tells
+// nothing of the jobs of other lines. The errors are [*apierror.Error]s.
 func (s *Service) Release(ctx context.Context, r ledger.Release) (*ledger.LineView, error) {
 	released := s.ledger.Release(ctx, r)
 	if errors.Is(released, ledger.ErrJobNotFound) {

@@ -7358,6 +7358,11 @@ export interface operations {
                  */
                 state?: components["schemas"]["LineState"];
                 /**
+                 * @description Only the line of this order key, also if no job waits in it. `tenant_id` is then required.
+                 * @example customer-42
+                 */
+                order_key?: string;
+                /**
                  * @description The number of entries per page. Entries of one change are never split, so a page of a
                  *     job's history may have a few more.
                  * @example 100
