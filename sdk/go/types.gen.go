@@ -248,6 +248,24 @@ func (e JobState) Valid() bool {
 	}
 }
 
+// Defines values for LineState.
+const (
+	LineStateBlocked LineState = "blocked"
+	LineStateMoving  LineState = "moving"
+)
+
+// Valid indicates whether the value is a known member of the LineState enum.
+func (e LineState) Valid() bool {
+	switch e {
+	case LineStateBlocked:
+		return true
+	case LineStateMoving:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Mode.
 const (
 	ModeBurst   Mode = "BURST"
@@ -1596,6 +1614,133 @@ type JobPage struct {
 // Example: IN_PROGRESS
 type JobState string
 
+// Line The jobs of one tenant and order key, which run one after the other. A line exists as long
+// as a job is in it.
+type Line struct {
+	// AsOf When the line was read.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	AsOf time.Time `json:"as_of"`
+
+	// Head The first job of a line.
+	Head LineHead `json:"head,omitempty,omitzero"`
+
+	// LineID The line's id, the same whenever the tenant uses this key.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id"`
+
+	// OrderKey The order key of its jobs.
+	//
+	// Example: customer-42
+	OrderKey string `json:"order_key"`
+
+	// Since When jobs began to wait in the line, absent if none has waited; of a blocked line, when
+	// the job that blocks it ended.
+	//
+	//
+	// Example: 2026-01-27T10:02:01.250Z
+	Since time.Time `json:"since,omitempty,omitzero"`
+
+	// State A line is `blocked` while its first job has failed and was neither rerun nor released; its
+	// other jobs wait. Otherwise it is `moving`.
+	//
+	//
+	// Example: blocked
+	State LineState `json:"state"`
+
+	// TenantID The tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// Waiting How many jobs are after the first one.
+	//
+	// Example: 41
+	Waiting int64 `json:"waiting"`
+}
+
+// LineCancelRequest Says why the jobs are cancelled.
+type LineCancelRequest struct {
+	// Reason For the histories of the jobs.
+	//
+	// Example: The customer left.
+	Reason string `json:"reason"`
+}
+
+// LineCancellation What a request cancelled in a line.
+type LineCancellation struct {
+	// Cancelled How many jobs this request cancelled.
+	//
+	// Example: 41
+	Cancelled int `json:"cancelled"`
+
+	// LineID The line.
+	//
+	// Example: 3f0d1b0c5a7e0a4a7a4c7a52e9d3c8f4b3f7a6d5e2c1b0a9f8e7d6c5b4a39281
+	LineID string `json:"line_id"`
+
+	// More Whether more jobs may wait in the line.
+	//
+	// Example: false
+	More bool `json:"more"`
+}
+
+// LineHead The first job of a line.
+type LineHead struct {
+	// ErrorCode Why it failed.
+	//
+	// Example: lease_expired
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state"`
+}
+
+// LineJobPage One page of the jobs of a line.
+type LineJobPage struct {
+	// Jobs The jobs, in the order in which they run.
+	Jobs []Job `json:"jobs"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// LinePage One page of lines.
+type LinePage struct {
+	// Lines The lines.
+	Lines []Line `json:"lines"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// LineState A line is `blocked` while its first job has failed and was neither rerun nor released; its
+// other jobs wait. Otherwise it is `moving`.
+//
+// Example: blocked
+type LineState string
+
 // Lineage Jobs that repeat each other, oldest first.
 type Lineage struct {
 	// Jobs The jobs, oldest first.
@@ -1798,6 +1943,21 @@ type Progress struct {
 //
 // Example: {"uri":"s3://bucket/input.pdf"}
 type Ref = Reference
+
+// ReleaseRequest Names the job that blocks the line.
+type ReleaseRequest struct {
+	// JobID The failed job, the `head` of the line. It must be named, so that a request never releases a job that
+	// failed since.
+	//
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Reason For the histories of the released job and of the next one.
+	//
+	// Example: The document was corrected by hand.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
 
 // ReportedError Why an attempt failed, kept as given.
 type ReportedError struct {

@@ -19,8 +19,8 @@ from .errors import (
     ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
 from .model import (
-    Accepted, Command, CommandChange, Event, Job, JobState, Lineage, LineageJob, OrderMode, PlannedStep, RerunPreview, RerunRequest, ResolvedStep,
-    Step, StepState,
+    Accepted, Command, CommandChange, Event, Job, JobState, Line, Lineage, LineageJob, LineState, OrderMode, PlannedStep, RerunPreview,
+    RerunRequest, ResolvedStep, Step, StepState,
 )
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
@@ -29,7 +29,7 @@ from .worker import ANY_STEP, Outcome, Worker
 __all__ = [
     "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command",
     "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "OrderMode",
-    "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
+    "Line", "LineState", "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
     "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
     "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",
     "submit_tx",

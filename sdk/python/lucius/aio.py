@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, 
 from ._transport import Interruptible, Token
 from .client import Client
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest, When
+from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -80,6 +80,25 @@ class AsyncClient:
 
     async def lineage(self, job_id: str) -> Lineage:
         return await self._run(lambda: self._client.lineage(job_id))
+
+    async def lines(self, *, tenant_id: Optional[str] = None, order_key: Optional[str] = None,
+                    state: Optional[LineState] = None, page_size: int = 100) -> AsyncIterator[Line]:
+        lines = self._client.lines(tenant_id=tenant_id, order_key=order_key, state=state, page_size=page_size)
+        async for line in self._each(lines):
+            yield line
+
+    async def line(self, line_id: str) -> Line:
+        return await self._run(lambda: self._client.line(line_id))
+
+    async def line_jobs(self, line_id: str) -> AsyncIterator[Job]:
+        async for job in self._each(self._client.line_jobs(line_id)):
+            yield job
+
+    async def release_line(self, line_id: str, job_id: str, reason: str = "") -> Line:
+        return await self._run(lambda: self._client.release_line(line_id, job_id, reason))
+
+    async def cancel_line(self, line_id: str, reason: str) -> int:
+        return await self._run(lambda: self._client.cancel_line(line_id, reason))
 
     async def history(self, job_id: str) -> AsyncIterator[Event]:
         async for event in self._each(self._client.history(job_id)):

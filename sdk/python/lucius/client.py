@@ -14,8 +14,8 @@ from ._transport import (
     _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Query, Token, Transport, decoded, encoded, path_with, segment,
     transient,
 )
-from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest, When
+from .errors import LuciusError, NoAnswerError, NotFoundError, ProblemError, TimedOutError
+from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # Only type checkers need it, and have it.
 # The longest wait that one request asks for.
 _POLL_SECONDS = 30
 _BATCH_TIMEOUT = 30.0
+# The server works on it for up to 10 seconds.
+_CANCEL_LINE_TIMEOUT = 30.0
 # The server's limit.
 _LARGEST_BATCH = 100
 # A stream has a comment about every 15 seconds.
@@ -200,6 +202,52 @@ class Client:
         """The chain of reruns that the job is in, oldest first: at most 100 jobs."""
         return Lineage.parse(self._call("GET", _job(job_id) + "/lineage"))
 
+    def lines(self, *, tenant_id: Optional[str] = None, order_key: Optional[str] = None,
+              state: Optional[LineState] = None, page_size: int = 100) -> Iterator[Line]:
+        """The lines in which a job waits or that a failed job blocks, in no particular order, read page by page.
+
+        With an ``order_key``, which needs a ``tenant_id``, it is the line of this key, also if no job waits in it.
+        """
+        query = {"tenant_id": tenant_id, "order_key": order_key, "state": state, "limit": str(page_size)}
+        for page in self._pages("/v1/lines", query):
+            yield from (Line.parse(raw) for raw in page["lines"])
+
+    def line(self, line_id: str) -> Line:
+        """The line that the ``line_id`` of a job names. It raises :class:`NotFoundError` if no job is in it."""
+        return Line.parse(self._call("GET", _line(line_id)))
+
+    def line_jobs(self, line_id: str) -> Iterator[Job]:
+        """The jobs of a line in the order in which they run. A failed job that blocks the line is the first."""
+        for page in self._pages(_line(line_id) + "/jobs", {}):
+            yield from (Job.parse(raw) for raw in page["jobs"])
+
+    def release_line(self, line_id: str, job_id: str, reason: str = "") -> Line:
+        """Let a line go on past the failed job that blocks it, without a rerun: its next job begins.
+
+        A job that does not block the line, as when its rerun took its place, raises :class:`ConflictError`. The call
+        may be repeated: then it returns the line as it is.
+        """
+        body = {"jobId": job_id, "reason": reason} if reason else {"jobId": job_id}
+        return Line.parse(self._call("POST", _line(line_id) + ":release", body))
+
+    def cancel_line(self, line_id: str, reason: str) -> int:
+        """Cancel the jobs of a line that have not begun, the last first, and return how many.
+
+        A job that has begun and a failed job that blocks the line stay. The call may be repeated. Not counted are jobs
+        that a request without an answer cancelled; if these were all jobs of the line, it raises :class:`NotFoundError`.
+        """
+        cancelled = 0
+        while True:
+            try:
+                some = self._call("POST", _line(line_id) + ":cancel", {"reason": reason}, timeout=_CANCEL_LINE_TIMEOUT)
+            except NotFoundError:
+                if cancelled:  # The jobs before have ended.
+                    return cancelled
+                raise
+            cancelled += some["cancelled"]
+            if not some["more"] or not some["cancelled"]:
+                return cancelled
+
     def _control(self, job_id: str, verb: str, reason: str) -> Job:
         return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", {"reason": reason} if reason else {}))
 
@@ -283,6 +331,10 @@ class Watch(Iterator[Event]):
 
 def _job(job_id: str) -> str:
     return f"/v1/jobs/{segment(job_id)}"
+
+
+def _line(line_id: str) -> str:
+    return f"/v1/lines/{segment(line_id)}"
 
 
 def _when(when: When) -> Optional[str]:

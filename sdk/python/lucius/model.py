@@ -11,6 +11,7 @@ ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
 
 OrderMode = Literal["fifo", "newest", "reject"]
 JobState = Literal["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "CANCELLED", "SUCCEEDED", "FAILED_FINAL"]
+LineState = Literal["blocked", "moving"]
 StepState = Literal["PENDING", "DISPATCHING", "AWAITING_ACK", "IN_PROGRESS", "FAILED_RETRY", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"]
 
 Ref = Mapping[str, Any]
@@ -90,6 +91,34 @@ class Job:
     @property
     def succeeded(self) -> bool:
         return self.state == "SUCCEEDED"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The jobs of one tenant and order key, which run one after the other.
+
+    ``raw`` is the server's whole JSON object.
+    """
+
+    line_id: str
+    tenant_id: str
+    order_key: str
+    #: ``blocked`` if its first job failed, and the line goes on once it is rerun or released.
+    state: LineState
+    #: How many jobs are after the first one.
+    waiting: int
+    #: Since when it is blocked, or since when jobs wait in it.
+    since: Optional[datetime]
+    #: Its first job, empty if it has none, and the error code of one that blocks.
+    head_job_id: str
+    head_error_code: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Line":
+        head = raw.get("head", {})
+        return cls(raw["line_id"], raw["tenant_id"], raw["order_key"], raw["state"], raw["waiting"], _time(raw.get("since")),
+                   head.get("jobId", ""), head.get("error_code", ""), raw)
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,52 @@ class Dates(Scripted):
             client.reschedule("j1", delay=timedelta(0))
 
 
+LINE = {"line_id": "ab12", "tenant_id": "tenant_a", "order_key": "customer-42", "state": "blocked", "waiting": 2,
+        "since": "2026-01-27T10:00:00.000Z", "head": {"jobId": "j1", "state": "FAILED_FINAL", "error_code": "bad_scan"}}
+
+
+class Lines(Scripted):
+    def test_lines_are_listed(self):
+        client, fake = self.serve((200, {"lines": [LINE], "next_page_token": "p2"}), (200, {"lines": []}), (200, LINE),
+                                  (200, {"jobs": [job()], "next_page_token": "2"}), (200, {"jobs": [job()]}))
+        listed = list(client.lines(tenant_id="tenant_a", order_key="customer-42", state="blocked", page_size=9))
+        at = datetime(2026, 1, 27, 10, tzinfo=timezone.utc)
+        self.assertEqual([tuple(vars(line).values()) for line in listed],
+                         [("ab12", "tenant_a", "customer-42", "blocked", 2, at, "j1", "bad_scan", LINE)])
+        self.assertEqual(client.line("a/b"), listed[0])
+        self.assertEqual([j.job_id for j in client.line_jobs("ab12")], ["j1", "j1"])
+        query = {"tenant_id": "tenant_a", "order_key": "customer-42", "state": "blocked", "limit": "9"}
+        self.assertEqual([(r.path, r.query) for r in fake.requests], [
+            ("/v1/lines", query), ("/v1/lines", {**query, "page_token": "p2"}), ("/v1/lines/a%2Fb", {}),
+            ("/v1/lines/ab12/jobs", {}), ("/v1/lines/ab12/jobs", {"page_token": "2"}),
+        ])
+
+    def test_a_line_is_released(self):
+        moving = {key: value for key, value in LINE.items() if key not in ("head", "since")}
+        client, fake = self.serve((200, {**moving, "state": "moving"}), (409, {"code": "not_blocking"}))
+        line = client.release_line("ab12", "j1", "known")
+        self.assertEqual((line.state, line.since, line.head_job_id), ("moving", None, ""))
+        with self.assertRaises(ConflictError):
+            client.release_line("ab12", "j2")
+        self.assertEqual([(r.path, r.body) for r in fake.requests], [
+            ("/v1/lines/ab12:release", {"jobId": "j1", "reason": "known"}), ("/v1/lines/ab12:release", {"jobId": "j2"})])
+
+    def test_a_line_is_cancelled(self):
+        many, missing = (200, {"cancelled": 1000, "more": True}), (404, {"code": "line_not_found"})
+        for name, answers, cancelled in [
+            ("in several requests", (many, (200, {"cancelled": 7, "more": False})), 1007),
+            ("until none is left that can be", (many, (200, {"cancelled": 0, "more": True})), 1000),
+            ("until the line has no job", (many, missing), 1000),
+        ]:
+            with self.subTest(name):
+                client, fake = self.serve(*answers)
+                self.assertEqual(client.cancel_line("ab12", "why"), cancelled)
+                self.assertEqual([(r.path, r.body) for r in fake.requests], [("/v1/lines/ab12:cancel", {"reason": "why"})] * 2)
+        client, _ = self.serve(missing)
+        with self.assertRaises(NotFoundError):
+            client.cancel_line("ab12", "why")
+
+
 class Async(Scripted):
     def test_it_does_what_the_client_does(self):
         def answer(request):
@@ -320,6 +366,8 @@ class Async(Scripted):
                 return 200, {"jobs": [job()]}
             if request.path == "/v1/jobs/j1/lineage":
                 return 200, {"jobs": [{"jobId": "j1", "purged": True}], "truncated": False}
+            if request.path.startswith("/v1/lines"):
+                return 200, {**LINE, "lines": [LINE], "jobs": [job()], "cancelled": 3, "more": False}
             if request.body and request.body.get("dry_run"):
                 return 200, {"dry_run": True, "jobId": "j1", "live": False, "steps": [], "changes": []}
             return 200, {**RECEIPT, **job()}
@@ -340,6 +388,10 @@ class Async(Scripted):
                 self.assertFalse((await client.plan_rerun("j1", from_="start")).live)
                 self.assertEqual((await client.rerun("j1", from_="start", reason="why")).job_id, "j1")
                 self.assertEqual([j.job_id for j in (await client.lineage("j1")).jobs], ["j1"])
+                self.assertEqual([line.line_id async for line in client.lines(tenant_id="tenant_a")], ["ab12"])
+                self.assertEqual([j.job_id async for j in client.line_jobs("ab12")], ["j1"])
+                self.assertEqual(await client.line("ab12"), await client.release_line("ab12", "j1", "known"))
+                self.assertEqual(await client.cancel_line("ab12", "why"), 3)
                 self.assertEqual([j.job_id async for j in client.list(doc_id="d", tags={"env": "prod"})], ["j1"])
                 self.assertEqual([e.event_id async for e in client.history("j1")], ["e1"])
                 self.assertEqual([e.event_id async for e in client.watch("j1")], ["e1"])

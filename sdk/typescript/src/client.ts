@@ -15,6 +15,9 @@ export type PlannedStep = Schemas["PlannedStep"];
 export type CommandChange = Schemas["CommandChange"];
 export type Lineage = Schemas["Lineage"];
 export type LineageJob = Schemas["LineageJob"];
+/** The jobs of one tenant and order key, which run one after the other. */
+export type Line = Schemas["Line"];
+export type LineState = Schemas["LineState"];
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one, commands of the
@@ -47,9 +50,19 @@ export interface ListOptions {
   pageSize?: number;
 }
 
+export interface LineOptions {
+  tenant_id?: string;
+  /** Only the line of this key, also if no job waits in it; `tenant_id` is then required. */
+  order_key?: string;
+  state?: LineState;
+  pageSize?: number;
+}
+
 // The longest wait that one request asks for, in milliseconds.
 const longestPoll = 30_000;
 const batchTimeout = 30_000;
+// The server works on it for up to 10 seconds.
+const cancelLineTimeout = 30_000;
 // The server's limit.
 const largestBatch = 100;
 // A stream has a comment about every 15 seconds.
@@ -251,6 +264,53 @@ export class Client {
     return this.#call("GET", `${path(jobId)}/lineage`);
   }
 
+  /** The lines in which a job waits or that a failed job blocks, in no particular order, read page by page. */
+  async *lines({ pageSize = 100, ...filter }: LineOptions = {}): AsyncGenerator<Line> {
+    for await (const page of this.#pages<Schemas["LinePage"]>("/v1/lines", { ...filter, limit: pageSize })) {
+      yield* page.lines;
+    }
+  }
+
+  /** The line that the `line_id` of a job names. It is refused with `line_not_found` if no job is in it. */
+  line(lineId: string): Promise<Line> {
+    return this.#call("GET", linePath(lineId));
+  }
+
+  /** The jobs of a line in the order in which they run. A failed job that blocks the line is the first. */
+  async *lineJobs(lineId: string): AsyncGenerator<Job> {
+    for await (const page of this.#pages<Schemas["LineJobPage"]>(`${linePath(lineId)}/jobs`, {})) {
+      yield* page.jobs;
+    }
+  }
+
+  /**
+   * Let a line go on past the failed job that blocks it, without a rerun: its next job begins. A job
+   * that does not block the line, as when its rerun took its place, is refused with the code
+   * `not_blocking`. The call may be repeated: then it returns the line as it is.
+   */
+  releaseLine(lineId: string, jobId: string, reason?: string): Promise<Line> {
+    return this.#call("POST", `${linePath(lineId)}:release`, reason ? { jobId, reason } : { jobId });
+  }
+
+  /**
+   * Cancel the jobs of a line that have not begun, the last first, and return how many. A job that
+   * has begun and a failed job that blocks the line stay. The call may be repeated. Not counted are
+   * jobs that a request without an answer cancelled; if these were all jobs of the line, the call is
+   * refused with the code `line_not_found`.
+   */
+  async cancelLine(lineId: string, reason: string): Promise<number> {
+    for (let cancelled = 0; ; ) {
+      const options = { body: { reason }, timeout: cancelLineTimeout, retryFor: this.#retryFor };
+      const call = this.#transport.call<Schemas["LineCancellation"]>("POST", `${linePath(lineId)}:cancel`, options);
+      const some = await call.catch((error) => {
+        if (cancelled === 0 || !(error instanceof ProblemError) || error.code !== "line_not_found") throw error;
+        return { cancelled: 0, more: false }; // The jobs before have ended.
+      });
+      cancelled += some.cancelled;
+      if (!some.more || some.cancelled === 0) return cancelled;
+    }
+  }
+
   #control(jobId: string, verb: string, reason?: string): Promise<Job> {
     return this.#call("POST", `${path(jobId)}:${verb}`, reason ? { reason } : {});
   }
@@ -308,4 +368,8 @@ export class Client {
 
 function path(jobId: string): string {
   return `/v1/jobs/${encodeURIComponent(jobId)}`;
+}
+
+function linePath(lineId: string): string {
+  return `/v1/lines/${encodeURIComponent(lineId)}`;
 }

@@ -6,6 +6,6 @@ export type { Connection, Token } from "./transport.js";
 export { submissionOf, submitTx, type Queryable, type Submission } from "./transaction.js";
 export { anyStep, Worker, type Handler, type Middleware, type Outcome, type Result, type StepOptions, type WorkerOptions } from "./worker.js";
 export {
-  Client, ended, type Accepted, type ClientOptions, type Command, type CommandChange, type Event, type Job, type JobState, type OrderMode, type Lineage,
-  type LineageJob, type ListOptions, type PlannedStep, type RerunPreview, type RerunRequest, type RescheduleRequest,
+  Client, ended, type Accepted, type ClientOptions, type Command, type CommandChange, type Event, type Job, type JobState, type OrderMode, type Line,
+  type Lineage, type LineageJob, type LineOptions, type LineState, type ListOptions, type PlannedStep, type RerunPreview, type RerunRequest, type RescheduleRequest,
 } from "./client.js";

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test from "node:test";
 
-import { Client, type Command, NoAnswerError, ProblemError, type RerunRequest, TimedOutError } from "../src/index.js";
+import { Client, type Command, type LineOptions, NoAnswerError, ProblemError, type RerunRequest, TimedOutError } from "../src/index.js";
 import { type Answer, fake } from "./fake.js";
 
 const command: Command = {
@@ -302,6 +302,56 @@ test("a lineage is read", async (t) => {
   const { client, asked } = await serve(t, [{ status: 200, body: lineage }]);
   assert.deepEqual(await client.lineage("j/1"), lineage);
   assert.deepEqual(asked.map((a) => [a.method, a.path]), [["GET", "/v1/jobs/j%2F1/lineage"]]);
+});
+
+const line = {
+  line_id: "ab12", tenant_id: "tenant_a", order_key: "customer-42", state: "blocked", waiting: 2,
+  head: { jobId: "j1", state: "FAILED_FINAL", error_code: "bad_scan" },
+};
+
+test("lines are listed", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 200, body: { lines: [line], next_page_token: "p2" } }, { status: 200, body: { lines: [] } }, { status: 200, body: line },
+    { status: 200, body: { jobs: [{ jobId: "j1" }], next_page_token: "2" } }, { status: 200, body: { jobs: [{ jobId: "j2" }] } },
+  ]);
+  const found: unknown[] = [];
+  const filter: LineOptions = { tenant_id: "tenant_a", order_key: "customer-42", state: "blocked", pageSize: 9 };
+  for await (const one of client.lines(filter)) found.push(one);
+  found.push(await client.line("a/b"));
+  for await (const { jobId } of client.lineJobs("ab12")) found.push(jobId);
+  assert.deepEqual(found, [line, line, "j1", "j2"]);
+  const query = "tenant_id=tenant_a&order_key=customer-42&state=blocked&limit=9";
+  assert.deepEqual(asked.map((a) => [a.path, a.query.toString()]), [
+    ["/v1/lines", query], ["/v1/lines", `${query}&page_token=p2`], ["/v1/lines/a%2Fb", ""],
+    ["/v1/lines/ab12/jobs", ""], ["/v1/lines/ab12/jobs", "page_token=2"],
+  ]);
+});
+
+test("a line is released", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 200, body: { ...line, state: "moving" } }, { status: 409, body: { code: "not_blocking" } },
+  ]);
+  assert.equal((await client.releaseLine("ab12", "j1", "known")).state, "moving");
+  await assert.rejects(client.releaseLine("ab12", "j2"), (error) => error instanceof ProblemError && error.code === "not_blocking");
+  assert.deepEqual(asked.map((a) => [a.method, a.path, a.body]), [
+    ["POST", "/v1/lines/ab12:release", { jobId: "j1", reason: "known" }], ["POST", "/v1/lines/ab12:release", { jobId: "j2" }],
+  ]);
+});
+
+test("a line is cancelled", async (t) => {
+  const many = { status: 200, body: { cancelled: 1000, more: true } };
+  const missing = { status: 404, body: { code: "line_not_found" } };
+  for (const [answers, cancelled] of [
+    [[many, { status: 200, body: { cancelled: 7, more: false } }], 1007],
+    [[many, { status: 200, body: { cancelled: 0, more: true } }], 1000],
+    [[many, missing], 1000],
+  ] as const) {
+    const { client, asked } = await serve(t, [...answers]);
+    assert.equal(await client.cancelLine("ab12", "why"), cancelled);
+    assert.deepEqual(asked.map((a) => [a.path, a.body]), Array(2).fill(["/v1/lines/ab12:cancel", { reason: "why" }]));
+  }
+  const { client } = await serve(t, [missing]);
+  await assert.rejects(client.cancelLine("ab12", "why"), (error) => error instanceof ProblemError && error.code === "line_not_found");
 });
 
 test("a watch continues where it was", async (t) => {
