@@ -205,6 +205,36 @@ def order(client):
     assert begun >= rerun.completed_at, (begun, rerun)
 
 
+def lines(client):
+    # 12
+    def ordered(do):
+        return replace(command(do, n=str(uuid.uuid4())), order_key="customer-44")
+
+    jobs = [accepted.job_id for accepted in client.submit_batch([ordered("fail"), ordered("succeed"), ordered("succeed")])]
+    assert client.wait(jobs[0], timeout=60).state == "FAILED_FINAL"
+    line, = client.lines(tenant_id=TENANT, order_key="customer-44")
+    blocked = [found.line_id for found in client.lines(tenant_id=TENANT, state="blocked", page_size=1)]
+    assert blocked == [line.line_id] == [client.get(jobs[0]).line_id], (blocked, line)
+    assert (line.state, line.waiting, line.head_job_id, line.head_error_code) == (
+        "blocked", 2, jobs[0], "CONFORMANCE_FINAL"), line
+    assert [job.job_id for job in client.line_jobs(line.line_id)] == jobs
+
+    client.cancel_line(line.line_id, "no longer wanted")
+    assert [client.get(job_id).state for job_id in jobs[1:]] == ["CANCELLED"] * 2
+    line = client.line(line.line_id)
+    assert (line.state, line.waiting, line.head_job_id) == ("blocked", 0, jobs[0]), line
+    last = client.submit(ordered("succeed")).job_id
+    assert client.get(last).raw["waiting"]["reason"] == "line_blocked"
+    assert client.release_line(line.line_id, jobs[0], "done by hand").state == "moving"
+    assert client.wait(last, timeout=60).succeeded
+    assert client.release_line(line.line_id, jobs[0]).head_job_id == ""
+    try:
+        client.release_line(line.line_id, last)
+        raise AssertionError("a job that succeeded was released")
+    except (ConflictError, NotFoundError) as error:
+        assert error.code in ("not_blocking", "line_not_found"), error
+
+
 if __name__ == "__main__":
     working = threading.Thread(target=worker.run)
     working.start()
@@ -214,6 +244,7 @@ if __name__ == "__main__":
             corrections(client)
             dates(client)
             order(client)
+            lines(client)
     finally:
         worker.stop()
         working.join()

@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 
 import {
-  type Accepted, Client, type Command, ended, type Event, Final, type JobState, type OrderMode, ProblemError, type RerunRequest, type Task,
-  TimedOutError, Worker,
+  type Accepted, Client, type Command, ended, type Event, Final, type JobState, type Line, type OrderMode, ProblemError, type RerunRequest,
+  type Task, TimedOutError, Worker,
 } from "../src/index.js";
 
 const tenant = `tenant_${randomUUID().slice(0, 8)}`;
@@ -216,12 +216,41 @@ async function order(): Promise<void> {
   assert.ok(began && began.at >= rerun.completed_at!, `${began?.at} ${rerun.completed_at}`);
 }
 
+async function lines(): Promise<void> {
+  // 12
+  const key = { tenant_id: tenant, order_key: "customer-44" };
+  const ordered = (what: string): Command => ({ ...command({ do: what, n: randomUUID() }), ...key });
+  const results = await client.submitBatch([ordered("fail"), ordered("succeed"), ordered("succeed")]);
+  const jobs = results.map((accepted) => (accepted as Accepted).jobId);
+  const [failed, ...waiting] = jobs as [string, ...string[]];
+  assert.equal((await client.wait(failed, { timeout: 60 })).state, "FAILED_FINAL");
+  const [line] = (await all(client.lines(key))) as [Line];
+  const blocked = await all(client.lines({ tenant_id: tenant, state: "blocked", pageSize: 1 }));
+  assert.deepEqual(blocked.map((one) => one.line_id), [line.line_id]);
+  assert.equal((await client.get(failed)).line_id, line.line_id);
+  assert.deepEqual([line.state, line.waiting, line.head?.jobId, line.head?.error_code], ["blocked", 2, failed, "CONFORMANCE_FINAL"]);
+  assert.deepEqual((await all(client.lineJobs(line.line_id))).map((job) => job.jobId), jobs);
+
+  await client.cancelLine(line.line_id, "no longer wanted");
+  for (const jobId of waiting) assert.equal((await client.get(jobId)).state, "CANCELLED");
+  const left = await client.line(line.line_id);
+  assert.deepEqual([left.state, left.waiting, left.head?.jobId], ["blocked", 0, failed]);
+  const last = (await client.submit(ordered("succeed"))).jobId;
+  assert.equal((await client.get(last)).waiting?.reason, "line_blocked");
+  assert.equal((await client.releaseLine(line.line_id, failed, "done by hand")).state, "moving");
+  assert.equal((await client.wait(last, { timeout: 60 })).state, "SUCCEEDED");
+  assert.equal((await client.releaseLine(line.line_id, failed)).head, undefined);
+  await assert.rejects(client.releaseLine(line.line_id, last), (error) =>
+    error instanceof ProblemError && ["not_blocking", "line_not_found"].includes(error.code));
+}
+
 const working = worker.run();
 try {
   await story();
   await corrections();
   await dates();
   await order();
+  await lines();
 } finally {
   worker.stop();
   await working;

@@ -58,6 +58,9 @@ func tell(ctx context.Context) error {
 	if err == nil {
 		err = s.order(telling)
 	}
+	if err == nil {
+		err = s.lines(telling)
+	}
 	stop()
 	return errors.Join(err, <-worked)
 }
