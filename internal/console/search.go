@@ -22,6 +22,9 @@ type searchPage struct {
 	Jobs bool
 }
 
+// maxOrderKey is the longest order key of a command, in bytes.
+const maxOrderKey = 256
+
 // mostMatches bounds the results that are listed.
 const mostMatches = 50
 
@@ -147,9 +150,9 @@ type jobSearch struct {
 	params api.ListJobsParams
 }
 
-// jobsBy finds jobs by document, tag, correlation id, tenant and, if the text may be one, error code.
-// It searches each tenant of a user who may not read all of them. Documents and tags are sought
-// tenant by tenant: for a user who may read all, in those of the newest jobs.
+// jobsBy finds jobs by document, tag, correlation id, tenant and, if the text may be one, error code, and
+// lines by their order key. It searches each tenant of a user who may not read all of them. Documents, tags
+// and lines are sought tenant by tenant: for a user who may read all, in those of the newest jobs.
 func (r *request) jobsBy(sought string, mayBeCode bool) (found []match, err error) {
 	found, err = r.jobsOfDocument(sought)
 	if err != nil || len(sought) > api.MaxName {
@@ -200,7 +203,7 @@ func (r *request) fruitful(searches []jobSearch) (found []match, err error) {
 	return found, nil
 }
 
-// jobsOfDocument finds jobs by document and by tag.
+// jobsOfDocument finds jobs by document and by tag, and lines by order key.
 func (r *request) jobsOfDocument(sought string) ([]match, error) {
 	tenants := r.tenants(api.GrantRoleRead)
 	if r.May(api.GrantRoleRead, "") {
@@ -230,7 +233,18 @@ func (r *request) jobsOfDocument(sought string) ([]match, error) {
 			})
 		}
 	}
-	return r.fruitful(searches)
+	found, err := r.fruitful(searches)
+	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
+		if err != nil || len(sought) > maxOrderKey {
+			break
+		}
+		var list api.LinePage
+		list, err = call[api.LinePage](r.api.ListLines(r.Context(), &api.ListLinesParams{TenantID: &tenant, OrderKey: &sought}))
+		for i := range list.Lines {
+			found = append(found, match{"line of " + tenant, sought, link("lines/" + list.Lines[i].LineID)})
+		}
+	}
+	return found, err
 }
 
 // shortened finds jobs by the first eight and the last four digits of their ids. The first eight are

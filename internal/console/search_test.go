@@ -35,6 +35,13 @@ func findable() map[string]any {
 		Steps: []api.ProtocolStep{{Service: "ocr", StepType: "OCR"}, {Service: "ocr-fast", StepType: "OCR"}, {Service: "ocr", StepType: "X"}},
 	}}}
 	answers["GET /v1/lines/"+soughtLine] = api.Line{LineID: soughtLine, TenantID: "t03"}
+	answers["GET /v1/lines"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := api.LinePage{}
+		if r.FormValue("tenant_id") == "t03" && r.FormValue("order_key") == "customer/42" {
+			list.Lines = []api.Line{{LineID: soughtLine, TenantID: "t03", OrderKey: "customer/42"}}
+		}
+		answerJSON(w, list)
+	})
 	answers["GET /v1/admin/workers"] = api.WorkerList{Workers: []api.Worker{{Owner: "pods/w-1"}}}
 	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := api.JobPage{}
@@ -61,6 +68,8 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		"0197F0C2...8E77":           "/ui/jobs/" + soughtID,
 		strings.ToUpper(soughtLine): "/ui/lines/" + soughtLine,
 		"0" + soughtLine[1:]:        "", // There is no such line.
+		"customer/42":               "/ui/lines/" + soughtLine,
+		"customer/4":                "", // A line is found by its whole key.
 		"corr 1":                    "/ui/jobs?correlation_id=corr+1",
 		"s3://in/a&b.pdf":           "/ui/document?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&tenant_id=t03",
 		"env=a=b":                   "/ui/jobs?tag=env%3Da%3Db&tenant_id=t03",
@@ -106,7 +115,7 @@ func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
 	b := newBrowser(t, findable())
 	b.token = "many"
 	for sought, want := range map[string]string{
-		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "", "audit": "", "customer=42": "/ui/jobs?tag=customer%3D42&tenant_id=t03", "ocr-fast": "/ui/jobs?service=ocr-fast",
+		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "", "audit": "", "customer=42": "/ui/jobs?tag=customer%3D42&tenant_id=t03", "customer/42": "/ui/lines/" + soughtLine, "ocr-fast": "/ui/jobs?service=ocr-fast",
 		"t03": "/ui/jobs?tenant_id=t03", "ocr_timeout": "/ui/jobs?error_code=ocr_timeout&tenant_id=t03", "0197f0c2": "/ui/jobs/" + soughtID,
 	} {
 		if got, _ := b.searches(t, sought); got != want {
