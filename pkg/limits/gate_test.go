@@ -1,0 +1,301 @@
+package limits
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// house is a number of processes on one store, whose clocks differ. One goroutine drives
+// them, so a seed is always the same run.
+type house struct {
+	t         *testing.T
+	rng       *rand.Rand
+	store     *wire
+	now       time.Time // the true time
+	processes []*host
+	starts    []time.Time
+}
+
+// host is a process with its clocks.
+type host struct {
+	house *house
+	gate  *Gate
+	off   time.Duration // by how much the wall clock is ahead
+	slept time.Duration // for which the clock that never jumps stood still
+}
+
+func (h *host) read() Reading {
+	return Reading{Wall: h.house.now.Add(h.off), Mono: h.house.now.Sub(epoch) - h.slept}
+}
+
+var (
+	epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ocr   = Scope{Service: "ocr"}
+)
+
+// wire is the store with the faults of a network.
+type wire struct {
+	tablestore.Store
+	fault func(commit func() error) error // nil means none
+}
+
+func (w *wire) Commit(ctx context.Context, batch tablestore.Batch) (etags []tablestore.ETag, err error) {
+	send := func() error {
+		etags, err = w.Store.Commit(ctx, batch)
+		return err
+	}
+	if w.fault == nil {
+		return w.Store.Commit(ctx, batch)
+	}
+	if fault := w.fault(send); fault != nil {
+		return nil, fault
+	}
+	return etags, nil
+}
+
+// newHouse starts so many processes whose clocks differ by at most skew.
+func newHouse(t *testing.T, seed uint64, count int, window, skew time.Duration, processes int) *house {
+	t.Helper()
+	h := &house{t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: &wire{Store: memstore.New(memstore.Options{})}, now: epoch.Add(time.Hour)}
+	service := New(h.store, "queue", h.rng.Float64)
+	if _, err := service.Set(t.Context(), Limit{Scope: ocr, Count: count, Window: window}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range processes {
+		p := &host{house: h}
+		if processes > 1 {
+			p.off = skew * time.Duration(i) / time.Duration(processes-1)
+		}
+		gate, err := NewGate(t.Context(), Config{Service: service, Skew: skew, Clock: p.read, Random: h.rng.Float64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.gate = gate
+		h.processes = append(h.processes, p)
+	}
+	return h
+}
+
+// lease lets the process lease tokens if it lacks some.
+func (h *host) lease() {
+	l := h.gate.limits[ocr]
+	if now := h.read().Mono; l.again <= now && l.missed.places(now) > 0 {
+		h.gate.lease(h.house.t.Context(), ocr, l)
+	}
+}
+
+// refresh reads the rows.
+func (h *host) refresh() {
+	if err := h.gate.Refresh(h.house.t.Context()); err != nil {
+		h.house.t.Fatal(err)
+	}
+}
+
+// start starts a directive with the token, if that can still be used.
+func (h *host) start(token *Token) {
+	if !token.Usable() {
+		token.Return()
+		return
+	}
+	h.house.starts = append(h.house.starts, h.house.now)
+	token.Spend()
+}
+
+// check compares each window with the limit.
+func (h *house) check(count int, window time.Duration) {
+	h.t.Helper()
+	slices.SortFunc(h.starts, time.Time.Compare)
+	for i := count; i < len(h.starts); i++ {
+		if between := h.starts[i].Sub(h.starts[i-count]); between < window {
+			h.t.Fatalf("%d starts within %v from %v on, allowed are %d in %v", count+1, between, h.starts[i-count].Sub(epoch), count, window)
+		}
+	}
+}
+
+// TestGate_NeverAboveTheLimit lets processes with clocks that differ, lost answers, late writes
+// and suspensions start as much as they can.
+func TestGate_NeverAboveTheLimit(t *testing.T) {
+	t.Parallel()
+	for _, of := range []struct {
+		name   string
+		count  int
+		window time.Duration
+	}{{"10 in 1 s", 10, time.Second}, {"50 in 5 s", 50, 5 * time.Second}, {"30 in 20 s", 30, 20 * time.Second}} {
+		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
+			all := 0
+			for seed := range uint64(60) {
+				h := newHouse(t, seed, of.count, of.window, 250*time.Millisecond, 4)
+				h.faults()
+				held := map[*host][]Token{}
+				for end := h.now.Add(10 * of.window); h.now.Before(end); {
+					p := h.processes[h.rng.IntN(len(h.processes))]
+					switch h.rng.IntN(8) {
+					case 0:
+						p.refresh()
+					case 1, 2:
+						p.lease()
+					case 3, 4, 5:
+						token, ok := p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20))
+						for ; ok; token, ok = p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20)) {
+							held[p] = append(held[p], token)
+						}
+						p.lease()
+					case 6:
+						for i := range held[p] {
+							p.start(&held[p][i])
+						}
+						held[p] = nil
+					case 7:
+						h.now = h.now.Add(time.Duration(h.rng.Int64N(int64(of.window / 100))))
+						if h.rng.IntN(100) == 0 { // The host is suspended.
+							slept := time.Duration(h.rng.Int64N(int64(2 * of.window)))
+							h.now, p.slept = h.now.Add(slept), p.slept+slept
+						}
+						if h.rng.IntN(100) == 0 { // Its wall clock is set, within what is allowed.
+							p.off = time.Duration(h.rng.Int64N(int64(250*time.Millisecond) + 1))
+						}
+					}
+				}
+				h.check(of.count, of.window)
+				all += len(h.starts)
+			}
+			if share := float64(all) / float64(60*10*of.count); share < 0.3 {
+				t.Errorf("the processes started %.2f of what the limit allows: too few to find a fault", share)
+			}
+		})
+	}
+}
+
+// faults makes writes slow, loses answers, and lets writes arrive late.
+func (h *house) faults() {
+	var late []func() error
+	h.store.fault = func(send func() error) error {
+		if len(late) > 0 && h.rng.IntN(2) == 0 {
+			_ = late[0]() // It changes nothing if the row has changed since.
+			late = late[1:]
+		}
+		switch h.rng.IntN(12) {
+		case 0:
+			h.now = h.now.Add(time.Duration(h.rng.Int64N(int64(400 * time.Millisecond))))
+			return send()
+		case 1:
+			if err := send(); err != nil {
+				return err
+			}
+			return tablestore.ErrUnknown
+		case 2:
+			late = append(late, send)
+			return tablestore.ErrUnknown
+		}
+		return send()
+	}
+}
+
+// TestGate_LetsThroughWhatTheFormulaSays gives four processes more work than the limit allows.
+func TestGate_LetsThroughWhatTheFormulaSays(t *testing.T) {
+	t.Parallel()
+	for _, of := range []struct {
+		name      string
+		count     int
+		window    time.Duration
+		skew      time.Duration
+		processes int
+		share     float64
+	}{
+		{"600 in 1m", 600, time.Minute, 250 * time.Millisecond, 4, 0.92},
+		{"100 in 10s", 100, 10 * time.Second, 250 * time.Millisecond, 4, 0.90},
+		{"50 in 5s", 50, 5 * time.Second, 250 * time.Millisecond, 4, 0.87},
+		{"600 in 1m, one process", 600, time.Minute, 0, 1, 0.92},
+		{"10 in 1s, one process", 10, time.Second, 0, 1, 0.77},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, 1, of.count, of.window, of.skew, of.processes)
+			const windows = 6
+			for step, end := 0, h.now.Add(windows*of.window); h.now.Before(end); step++ {
+				h.now = h.now.Add(10 * time.Millisecond)
+				for _, p := range h.processes {
+					if step%100 == 0 {
+						p.refresh()
+					}
+					for {
+						token, ok := p.gate.Take("ocr", "OCR", "a", 10)
+						if !ok {
+							break
+						}
+						p.start(&token)
+					}
+					p.lease()
+				}
+			}
+			h.check(of.count, of.window)
+			// The first window has the whole count at once.
+			share := float64(len(h.starts)-of.count) / float64((windows-1)*of.count)
+			if share < of.share {
+				t.Errorf("%d starts, %.3f of the limit, want %.2f", len(h.starts), share, of.share)
+			}
+		})
+	}
+}
+
+// TestGate_TokensLapseByEitherClock: a suspended host sees the end of its tokens by the wall
+// clock alone, and a host whose wall clock is set back by the other one alone.
+func TestGate_TokensLapseByEitherClock(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(p *host, life time.Duration){
+		"suspended":           func(p *host, life time.Duration) { p.slept += life },
+		"wall clock set back": func(p *host, _ time.Duration) { p.off -= time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, 1, 10, time.Minute, 0, 1)
+			p := h.processes[0]
+			p.gate.Take("ocr", "OCR", "a", 2)
+			p.lease()
+			token, ok := p.gate.Take("ocr", "OCR", "a", 2)
+			if !ok || !token.Usable() {
+				t.Fatalf("token %v of a fresh lease, usable %v", ok, token.Usable())
+			}
+			h.now = h.now.Add(3 * time.Second)
+			change(p, 3*time.Second)
+			if token.Usable() {
+				t.Error("the token is usable after its life")
+			}
+			if _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
+				t.Error("a lapsed token was taken")
+			}
+		})
+	}
+}
+
+// TestGate_ClockThatIsAheadAddsOneCount: two processes whose clocks differ by more than the
+// window would drop each other's buckets in turn, if the one that is ahead did not notice.
+func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
+	t.Parallel()
+	const count, window = 20, 10 * time.Second
+	h := newHouse(t, 1, count, window, 250*time.Millisecond, 3)
+	h.processes[0].off = time.Hour
+	for step, end := 0, h.now.Add(10*window); h.now.Before(end); step++ {
+		h.now = h.now.Add(20 * time.Millisecond)
+		for _, p := range h.processes {
+			if step%50 == 0 {
+				p.refresh()
+			}
+			for token, ok := p.gate.Take("ocr", "OCR", "a", 10); ok; token, ok = p.gate.Take("ocr", "OCR", "a", 10) {
+				p.start(&token)
+			}
+			p.lease()
+		}
+	}
+	h.check(2*count, window)
+	if len(h.starts) < 7*count {
+		t.Errorf("%d starts in ten windows of %d: the wrong clock closed the limit", len(h.starts), count)
+	}
+}
