@@ -602,23 +602,29 @@ func (g *Gate) lease(ctx context.Context, scope Scope, l *limit) int {
 			g.mu.Unlock()
 			return 0
 		}
-		next, granted, again := l.row.lease(now.Wall, want, g.cfg.Skew)
+		next, granted := l.row.lease(now.Wall, want, g.cfg.Skew)
 		etag := l.etag
 		if granted == 0 {
-			delay := max(again.Sub(now.Wall), 0) + time.Duration(g.cfg.Random()*float64(50*time.Millisecond))
-			l.again = now.Mono + delay
+			_, leaves := l.row.Used(now.Wall, g.cfg.Skew)
+			l.again = now.Mono + max(leaves.Sub(now.Wall), 0) + time.Duration(g.cfg.Random()*float64(50*time.Millisecond))
+		}
+		if next == nil {
 			g.mu.Unlock()
 			return 0
 		}
 		g.mu.Unlock()
 
-		written, err := g.cfg.Service.replace(ctx, &next, etag)
+		written, err := g.cfg.Service.replace(ctx, next, etag)
 		if err == nil {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			l.row, l.etag, l.missed = next, written, missed{}
+			l.row, l.etag = *next, written
 			l.writes++
 			l.clock.look(&l.row, written, now, g.cfg.Skew)
+			if granted == 0 {
+				return 0
+			}
+			l.missed = missed{}
 			// The row holds whole milliseconds, so the life may begin one earlier.
 			life := next.life() - time.Millisecond
 			l.leases = append(l.leases, &lease{limit: l, left: granted, wall: now.Wall.Add(life), mono: now.Mono + life})

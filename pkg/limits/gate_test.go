@@ -280,7 +280,7 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
 	t.Parallel()
 	const count, window = 20, 10 * time.Second
-	h := newHouse(t, 1, count, window, 250*time.Millisecond, 3)
+	h := newHouse(t, 1, count, window, 250*time.Millisecond, 8)
 	h.processes[0].off = time.Hour
 	for step, end := 0, h.now.Add(10*window); h.now.Before(end); step++ {
 		h.now = h.now.Add(20 * time.Millisecond)
@@ -297,5 +297,29 @@ func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
 	h.check(2*count, window)
 	if len(h.starts) < 7*count {
 		t.Errorf("%d starts in ten windows of %d: the wrong clock closed the limit", len(h.starts), count)
+	}
+}
+
+// TestGate_BucketsFromTheFutureEnd: a process whose clock is an hour ahead takes the whole count
+// and ends. It must not close the limit for an hour.
+func TestGate_BucketsFromTheFutureEnd(t *testing.T) {
+	t.Parallel()
+	const count, window = 10, 10 * time.Second
+	h := newHouse(t, 1, count, window, 250*time.Millisecond, 2)
+	wrong, right := h.processes[0], h.processes[1]
+	wrong.off = time.Hour
+	wrong.gate.Take("ocr", "OCR", "a", count)
+	wrong.lease()
+	started := false
+	for end := h.now.Add(3 * window); h.now.Before(end); h.now = h.now.Add(100 * time.Millisecond) {
+		right.refresh()
+		if token, ok := right.gate.Take("ocr", "OCR", "a", 1); ok {
+			right.start(&token)
+			started = true
+		}
+		right.lease()
+	}
+	if !started {
+		t.Error("the limit lets nothing through after two windows")
 	}
 }

@@ -91,16 +91,18 @@ func (l *Limit) Used(now time.Time, skew time.Duration) (used int, leaves time.T
 }
 
 // lease returns the row after a grant to a process whose clock shows now and that wants so many
-// tokens, and how many it gets. They can be used until now plus [Limit.life]. If it gets none,
-// again is when the process should ask again. A process that wants more than there are gets half
-// of them, so that others get some too.
-func (l *Limit) lease(now time.Time, want int, skew time.Duration) (next Limit, granted int, again time.Time) {
+// tokens, and how many it gets. They can be used until now plus [Limit.life]. A process that
+// wants more than there are gets half of them, so that others get some too. If it gets none, the
+// row is nil, unless it has buckets from the future: their new ends must be stored, or they would
+// begin to count again and again.
+func (l *Limit) lease(now time.Time, want int, skew time.Duration) (next *Limit, granted int) {
 	at := l.at(now)
 	counted, used := l.counted(at, skew)
+	future := slices.ContainsFunc(l.Buckets, func(b Bucket) bool { return b.End.After(at.Add(l.bucket(skew))) })
 	switch free := l.Count - used; {
+	case free <= 0 && !future:
+		return nil, 0
 	case free <= 0:
-		_, leaves := l.Used(now, skew)
-		return *l, 0, leaves
 	case want <= free:
 		granted = want
 	default:
@@ -111,7 +113,7 @@ func (l *Limit) lease(now time.Time, want int, skew time.Duration) (next Limit, 
 	} else {
 		counted = append(counted, Bucket{End: at.Add(l.bucket(skew)), N: granted})
 	}
-	next = *l
-	next.At, next.Buckets = at, counted
-	return next, granted, time.Time{}
+	after := *l
+	after.At, after.Buckets = at, counted
+	return &after, granted
 }
