@@ -280,7 +280,7 @@ func (l *Ledger) committedBy(ctx context.Context, plan *plan) (string, error) {
 // have succeeded.
 func (l *Ledger) applyPost(ctx context.Context, plan *plan) error {
 	for _, stage := range plan.change.Post {
-		if err := l.commitEach(ctx, stage); err != nil {
+		if err := l.commitEach(tablestore.WithGuard(ctx, nil), stage); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,10 @@ type Claim struct {
 	// Enough bounds the bytes of directives: the claim stops looking at hints once it has
 	// that many. 0 means no bound.
 	Enough int64
+	// Sendable reports whether the claim of the hint's item may be sent now. It is asked
+	// immediately before each sending of the commit, also after an unknown outcome; an item that
+	// it refuses counts as one that the claim had enough without. Optional. It must not block.
+	Sendable func(hint *Hint) bool
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
 	// any other commits it before the first. Optional.
@@ -43,7 +47,7 @@ type Candidate struct {
 type Claimed struct {
 	Hint Hint
 	// Standing is HintNamed for an item that the owner holds now, unless Err is set. It is
-	// 0 if the claim had enough before it looked at the hint.
+	// 0 if the claim had enough before it looked at the hint, or was not to send it.
 	Standing HintStanding
 	Item     statemachine.Item
 	// Directive is the message body of the item's attempt, with its lease id.
@@ -257,16 +261,36 @@ func (l *Ledger) claimAlone(ctx context.Context, one *candidate, c *Claim) {
 				return outcome.Err
 			}
 		}
-		applied, err := l.submit(ctx, one.plan)
+		applied, err := l.submit(c.guarded(ctx, one), one.plan)
 		if err == nil {
 			l.claimed(ctx, one, applied.PostErr)
 		}
 		one = nil
 		return err
 	})
+	if lapsed(err) {
+		*outcome = Claimed{Hint: outcome.Hint}
+		return
+	}
 	if err != nil {
 		outcome.Err = fmt.Errorf("claim: %w", err)
 	}
+}
+
+// guarded returns a context whose writes are sent only while these candidates may be.
+func (c *Claim) guarded(ctx context.Context, all ...*candidate) context.Context {
+	if c.Sendable == nil {
+		return ctx
+	}
+	return tablestore.WithGuard(ctx, func() bool {
+		return !slices.ContainsFunc(all, func(one *candidate) bool { return !c.Sendable(&one.outcome.Hint) })
+	})
+}
+
+// lapsed reports whether a claim was not sent because it was not to be. An earlier sending
+// whose outcome is unknown stays unknown.
+func lapsed(err error) bool {
+	return errors.Is(err, tablestore.ErrLapsed) && !errors.Is(err, tablestore.ErrUnknown)
 }
 
 // claimTogether commits all candidates and the claim's row in one write. If a job
@@ -281,7 +305,17 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		for i, one := range open {
 			plans[i] = one.plan
 		}
-		applied, err := l.apply(ctx, together(plans, memory), plans...)
+		applied, err := l.apply(c.guarded(ctx, open...), together(plans, memory), plans...)
+		if lapsed(err) {
+			open = slices.DeleteFunc(open, func(one *candidate) bool {
+				refused := !c.Sendable(&one.outcome.Hint)
+				if refused {
+					*one.outcome = Claimed{Hint: one.outcome.Hint}
+				}
+				return refused
+			})
+			return errors.Join(tablestore.ErrConflict, err) // The others are tried again.
+		}
 		if err == nil {
 			for _, one := range open {
 				l.claimed(ctx, one, applied.PostErr)

@@ -64,7 +64,7 @@ const (
 
 // Gate says whether a directive may be started now, by this process's view of the limits and
 // closures, and spends the tokens that this process has leased. It is safe for concurrent use.
-// It calls the store only in its [Gate.Refresh] and [Gate.Run].
+// It calls the store only in its [Gate.Refresh] and [Gate.Run]. A nil gate holds nothing back.
 type Gate struct {
 	cfg   Config
 	asked chan struct{} // full if a limit wants tokens, or a closure is to be written
@@ -229,6 +229,9 @@ func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
 // Wake sets what is told that so many tokens of the scope can be used now, or -1 if the scope
 // has opened. It must be set before [Gate.Run].
 func (g *Gate) Wake(wake func(scope Scope, tokens int)) {
+	if g == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.wake = wake
@@ -343,18 +346,24 @@ type Token struct {
 	leases []*lease
 }
 
+// Limited reports whether the directive has a limit.
+func (t *Token) Limited() bool { return len(t.leases) > 0 }
+
 // Take takes a token of each limit of the directive, or none of them. ok is false if a closure
-// or a limit holds the directive back; then the limit that lacks tokens is asked to lease some
-// for that many places of the claim.
-func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token, ok bool) {
+// or a limit holds the directive back, and by is its scope, or the directive's own if the view is
+// too old. The limit that lacks tokens is asked to lease some for that many places of the claim.
+func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token, by Scope, ok bool) {
+	if g == nil {
+		return Token{}, Scope{}, true
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
 	switch {
 	case now.Mono-g.read > maxAge:
-		return Token{}, false
+		return Token{}, Scope{service, stepType, tenantID}, false
 	case len(g.limits)+len(g.closures) == 0:
-		return Token{}, true
+		return Token{}, Scope{}, true
 	}
 	var ramps []*breaker.Ramp
 	scopes := covering(service, stepType, tenantID)
@@ -364,7 +373,7 @@ func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token
 			continue
 		}
 		if !c.room(now.Wall) {
-			return Token{}, false
+			return Token{}, scope, false
 		}
 		if now.Wall.Before(c.row.opening()) {
 			ramps = append(ramps, c.ramp)
@@ -380,7 +389,7 @@ func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token
 		if one == nil {
 			l.missed.add(places, now.Mono)
 			g.ask()
-			return Token{}, false
+			return Token{}, scope, false
 		}
 		leases = append(leases, one)
 	}
@@ -391,9 +400,9 @@ func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token
 		ramp.Take(1)
 	}
 	if len(leases) == 0 {
-		return Token{}, true
+		return Token{}, Scope{}, true
 	}
-	return Token{gate: g, leases: leases}, true
+	return Token{gate: g, leases: leases}, Scope{}, true
 }
 
 // first returns the oldest lease with a token, nil if there is none. The lock is held.
@@ -409,6 +418,9 @@ func (l *limit) first(now Reading) *lease {
 // Offers reports whether a directive could be started now, so that it is worth waking a claim
 // for it. If only a token is missing, it asks for one.
 func (g *Gate) Offers(service, stepType, tenantID string) bool {
+	if g == nil {
+		return true
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
@@ -439,6 +451,9 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 // Covers reports whether a limit or a closure covers the directive, whether or not it holds it
 // back now.
 func (g *Gate) Covers(service, stepType, tenantID string) bool {
+	if g == nil {
+		return false
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()

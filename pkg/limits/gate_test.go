@@ -142,8 +142,8 @@ func TestGate_NeverAboveTheLimit(t *testing.T) {
 					case 1, 2:
 						p.lease()
 					case 3, 4, 5:
-						token, ok := p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20))
-						for ; ok; token, ok = p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20)) {
+						token, _, ok := p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20))
+						for ; ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20)) {
 							held[p] = append(held[p], token)
 						}
 						p.lease()
@@ -226,7 +226,7 @@ func TestGate_LetsThroughWhatTheFormulaSays(t *testing.T) {
 						p.refresh()
 					}
 					for {
-						token, ok := p.gate.Take("ocr", "OCR", "a", 10)
+						token, _, ok := p.gate.Take("ocr", "OCR", "a", 10)
 						if !ok {
 							break
 						}
@@ -259,7 +259,7 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 			p := h.processes[0]
 			p.gate.Take("ocr", "OCR", "a", 2)
 			p.lease()
-			token, ok := p.gate.Take("ocr", "OCR", "a", 2)
+			token, _, ok := p.gate.Take("ocr", "OCR", "a", 2)
 			if !ok || !token.Usable() {
 				t.Fatalf("token %v of a fresh lease, usable %v", ok, token.Usable())
 			}
@@ -268,7 +268,7 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 			if token.Usable() {
 				t.Error("the token is usable after its life")
 			}
-			if _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
+			if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
 				t.Error("a lapsed token was taken")
 			}
 		})
@@ -288,7 +288,7 @@ func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
 			if step%50 == 0 {
 				p.refresh()
 			}
-			for token, ok := p.gate.Take("ocr", "OCR", "a", 10); ok; token, ok = p.gate.Take("ocr", "OCR", "a", 10) {
+			for token, _, ok := p.gate.Take("ocr", "OCR", "a", 10); ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 10) {
 				p.start(&token)
 			}
 			p.lease()
@@ -313,7 +313,7 @@ func TestGate_BucketsFromTheFutureEnd(t *testing.T) {
 	started := false
 	for end := h.now.Add(3 * window); h.now.Before(end); h.now = h.now.Add(100 * time.Millisecond) {
 		right.refresh()
-		if token, ok := right.gate.Take("ocr", "OCR", "a", 1); ok {
+		if token, _, ok := right.gate.Take("ocr", "OCR", "a", 1); ok {
 			right.start(&token)
 			started = true
 		}

@@ -133,7 +133,7 @@ func Apply(ctx context.Context, store Store, change Change, applied func(map[Key
 			return Applied{ETags: a.etags}, err
 		}
 	}
-	postErr := a.commitStages(ctx, change.Post)
+	postErr := a.commitStages(WithGuard(ctx, nil), change.Post)
 	if _, atomic := store.(AtomicStore); !atomic && applied != nil {
 		applied(a.etags)
 	}
@@ -181,6 +181,9 @@ func (a *application) commitAll(ctx context.Context, store AtomicStore, stages [
 	for _, batch := range batches {
 		rows += len(batch)
 	}
+	if err := Guarded(ctx); err != nil {
+		return err
+	}
 	whole := application{etags: make(map[Key]ETag, rows)}
 	_, err := store.CommitAll(ctx, batches, func(etags [][]ETag) {
 		for i, batch := range batches {
@@ -201,6 +204,9 @@ func (a *application) commitAll(ctx context.Context, store AtomicStore, stages [
 // first one in the stage's order.
 func (a *application) commitStages(ctx context.Context, stages []Stage) error {
 	for _, stage := range stages {
+		if err := Guarded(ctx); err != nil {
+			return err
+		}
 		results := make([][]ETag, len(stage))
 		errs := make([]error, len(stage))
 		commit := func(i int) { results[i], errs[i] = a.store.Commit(ctx, a.resolve(stage[i])) }

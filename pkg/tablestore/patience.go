@@ -10,6 +10,7 @@ type (
 	loopKey      struct{}
 	operationKey struct{}
 	patienceKey  struct{}
+	guardKey     struct{}
 )
 
 // ForLoop returns a context whose calls of a store are those of a background loop. A store that
@@ -61,6 +62,21 @@ func Patience(ctx context.Context, deadline time.Duration) time.Duration {
 		return patience
 	}
 	return deadline
+}
+
+// WithGuard returns a context whose writes are refused with [ErrLapsed] once guard reports false.
+// [Apply] and the drivers ask it immediately before each sending, since a write may wait for a
+// long time to be sent. Post stages are not guarded. It must not block.
+func WithGuard(ctx context.Context, guard func() bool) context.Context {
+	return context.WithValue(ctx, guardKey{}, guard)
+}
+
+// Guarded returns [ErrLapsed] if a guard of ctx refuses to send a write.
+func Guarded(ctx context.Context) error {
+	if guard, ok := ctx.Value(guardKey{}).(func() bool); ok && guard != nil && !guard() {
+		return ErrLapsed
+	}
+	return nil
 }
 
 // Paced is a store that notices when its calls are slow, and may adapt their number and deadline.

@@ -243,6 +243,10 @@ var (
 	// written.
 	ErrUnavailable = errors.New("store is unavailable")
 
+	// ErrLapsed is returned together with [ErrUnavailable] when a guard of the context refused
+	// to send a write: see [WithGuard].
+	ErrLapsed = fmt.Errorf("%w: the right to write has lapsed", ErrUnavailable)
+
 	// ErrNoSpace is returned together with [ErrUnavailable] when a write was refused
 	// because too little disk space is free. Reads and [Reclaiming] writes may go on.
 	ErrNoSpace = errors.New("too little free disk space")

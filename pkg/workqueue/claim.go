@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -154,6 +155,12 @@ type claim struct {
 	// repeated says that the request may have been made before, here or at another
 	// replica. The commit of a claim detects a repeat by itself.
 	repeated bool
+	// tokens are those of the hints that were picked, by their rows. A hint without a limit has
+	// none. The mirror's lock guards it while the claim picks.
+	tokens map[string]*limits.Token
+	// missed are the limits and closures that hold back what this pick looks at: others of
+	// their items need not ask.
+	missed []limits.Scope
 	// ctx is the request's, but does not end. A change that claims an item for this claim
 	// uses it.
 	ctx context.Context //nolint:containedctx // Another request makes the change.
@@ -175,7 +182,54 @@ func (c *claim) admits(tenant string) bool {
 
 // fits reports whether the claim may take the hint's item now.
 func (c *claim) fits(hint *ledger.Hint) bool {
-	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint.Target)
+	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint.Target) &&
+		c.q.limits.Offers(hint.Kind.Service, hint.Kind.StepType, hint.TenantID)
+}
+
+// takeToken takes what the limits of the hint's item demand for its start. It reports false if a
+// limit holds the item back; the claim has so many places.
+func (c *claim) takeToken(hint *ledger.Hint, places int) bool {
+	service, stepType, tenant := hint.Kind.Service, hint.Kind.StepType, hint.TenantID
+	if slices.ContainsFunc(c.missed, func(s limits.Scope) bool { return s.Covers(service, stepType, tenant) }) {
+		return false
+	}
+	token, by, ok := c.q.limits.Take(service, stepType, tenant, places)
+	if !ok {
+		c.missed = append(c.missed, by)
+	}
+	if token.Limited() {
+		if c.tokens == nil {
+			c.tokens = map[string]*limits.Token{}
+		}
+		c.tokens[hint.Row()] = &token
+	}
+	return ok
+}
+
+// sendable reports whether the claim of the hint's item may be sent now.
+func (c *claim) sendable(hint *ledger.Hint) bool {
+	if len(c.tokens) == 0 {
+		return true
+	}
+	token := c.tokens[hint.Row()]
+	return token == nil || token.Usable()
+}
+
+// settleToken spends the token of the hint if its start took effect or may take effect, or else
+// gives it back.
+func (c *claim) settleToken(hint *ledger.Hint, spent bool) {
+	if len(c.tokens) == 0 {
+		return
+	}
+	row := hint.Row()
+	switch token := c.tokens[row]; {
+	case token == nil:
+	case spent:
+		token.Spend()
+	default:
+		token.Return()
+	}
+	delete(c.tokens, row)
 }
 
 // tenants are the tenants that the claim names and that are not paused, each once;
@@ -253,12 +307,16 @@ const maxUnremembered = 5
 func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
 	q, asked := c.q, c.asked()
 	asked.Memory = c.remember
+	if len(c.tokens) > 0 {
+		asked.Sendable = c.sendable
+	}
 	var outcomes []ledger.Claimed
 	if err = c.reserve(ctx, len(hints)); err == nil {
 		outcomes, err = q.ledger.Claim(ctx, hints, asked)
 	}
 	if err != nil {
 		for i := range hints {
+			c.settleToken(&hints[i], !errors.Is(err, ledger.ErrClaimKnown))
 			q.mirror.putBack(&hints[i])
 		}
 		return nil, err
@@ -267,6 +325,7 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	for i := range outcomes {
 		one := &outcomes[i]
 		fresh = fresh || one.Standing == ledger.HintNamed && one.Err == nil && !one.Known
+		c.settleToken(&one.Hint, one.Err != nil || one.Standing == ledger.HintNamed && !one.Known)
 		switch {
 		case one.Err != nil:
 			err = one.Err
@@ -317,9 +376,22 @@ func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaima
 	if err := c.reserve(ctx, len(c.memory.Candidates)); err != nil {
 		return nil, state, err
 	}
-	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) }
+	asked := c.asked()
+	asked.Sendable = c.sendable
 	for _, candidate := range c.memory.Candidates {
-		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, c.asked(), held)
+		c.missed = nil
+		var taken *ledger.Hint
+		held := func(hint *ledger.Hint) bool {
+			if taken != nil {
+				c.settleToken(taken, false)
+			}
+			taken = hint
+			return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) || !c.takeToken(hint, 1)
+		}
+		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, asked, held)
+		if taken != nil {
+			c.settleToken(taken, err != nil || standing == ledger.ReclaimHeld)
+		}
 		if err != nil {
 			return nil, state, err
 		}

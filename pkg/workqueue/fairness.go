@@ -14,7 +14,8 @@ import (
 //	tenants  s.rotation  x y z   ── the oldest hint of x ──────────▶  y z x
 //	hints    t.hints     oldest first; those that a pause holds are parked on the way
 //
-// A tenant without a hint for the claim keeps its place.
+// A tenant without a hint for the claim keeps its place, and so does one whose hints a limit
+// holds back: a limit covers all hints of a queue, so none is parked.
 
 // pick takes up to limit hints out of the mirror, streams and their tenants in
 // rotation, oldest first within one tenant. The claim must settle each, put it back, or set
@@ -23,6 +24,7 @@ func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var picked []ledger.Hint
+	c.missed = nil
 	for _, s := range m.order {
 		if !c.wants(s.kind) {
 			continue
@@ -33,7 +35,7 @@ func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
 		for len(picked) < limit && len(s.rotation) > 0 {
 			t := s.rotation[0]
 			s.rotation, t.inRotation = s.rotation[1:], false
-			if hint, ok := m.pickOf(t, c, at); ok {
+			if hint, ok := m.pickOf(t, c, at, limit-len(picked)); ok {
 				picked = append(picked, hint)
 				s.enter(t)
 			} else {
@@ -56,17 +58,21 @@ func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
 }
 
 // pickOf takes the first hint of the queue that is not held back, and parks those
-// before it. The lock is held.
-func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time) (ledger.Hint, bool) {
+// before it. The claim has so many places. The lock is held.
+func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (ledger.Hint, bool) {
 	if !c.admits(t.tenant) {
 		return ledger.Hint{}, false
 	}
 	m.returnKept(t, c, at)
 	for len(t.hints) > 0 {
 		e := t.hints[0]
+		held := c.q.held(e.hint.Target)
+		if !held && !c.takeToken(&e.hint, places) {
+			break
+		}
 		t.hints = t.hints[1:]
 		m.inside--
-		if !c.q.held(e.hint.Target) {
+		if !held {
 			t.away[e.row] = placePicked
 			return e.hint, true
 		}
@@ -136,7 +142,7 @@ func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 				continue
 			}
 			t.aside = slices.DeleteFunc(t.aside, func(e entry) bool {
-				if !e.failed || len(picked) == limit || c.q.held(e.hint.Target) {
+				if !e.failed || len(picked) == limit || c.q.held(e.hint.Target) || !c.takeToken(&e.hint, limit-len(picked)) {
 					return false
 				}
 				picked = append(picked, e.hint)

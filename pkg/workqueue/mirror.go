@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -363,6 +364,29 @@ func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 	return false
 }
 
+// granted wakes claims for which the scope has tokens now: one for each token, all of them if
+// the number is negative.
+func (m *Mirror) granted(scope limits.Scope, tokens int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.order {
+		for _, t := range s.rotation {
+			if len(t.hints) == 0 && !t.more || !scope.Covers(s.kind.Service, s.kind.StepType, t.tenant) {
+				continue
+			}
+			for n := max(len(t.hints), 1); n > 0; n-- {
+				if tokens == 0 {
+					return
+				}
+				if !m.wakeFirst(func(c *claim) bool { return c.wants(s.kind) && c.admits(t.tenant) }) {
+					break
+				}
+				tokens--
+			}
+		}
+	}
+}
+
 // Taker returns the first waiting claim that may claim the hint's item, for the change that
 // is about to queue the item, or nil if there is none. A claim waits only when there is no
 // older item for it.
@@ -372,6 +396,9 @@ func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
 	for _, w := range m.waiting {
 		if !w.parked || !w.claim.fits(hint) {
 			continue
+		}
+		if w.claim.q.limits.Covers(hint.Kind.Service, hint.Kind.StepType, hint.TenantID) {
+			return nil // Older hints wait for the same tokens.
 		}
 		w.parked, w.reserved = false, true
 		asked := w.claim.asked()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -29,6 +30,8 @@ type Config struct {
 	// HeldTenant reports whether a pause holds back all work of a tenant, so that its
 	// backlog is not read again and again. Optional. It must not block.
 	HeldTenant func(tenantID string) bool
+	// Limits holds back items whose service is limited or closed. Optional.
+	Limits *limits.Gate
 	// Random returns numbers in [0, 1), which choose the shard of the ready index and the
 	// partition of old claims where this process starts. Optional. Defaults to
 	// math/rand/v2.
@@ -53,6 +56,7 @@ type Queue struct {
 	poll       time.Duration
 	held       func(statemachine.Target) bool
 	heldTenant func(string) bool
+	limits     *limits.Gate
 	logger     *slog.Logger
 	caller     Caller
 }
@@ -77,10 +81,12 @@ func New(cfg Config) (*Queue, error) {
 	q := &Queue{
 		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror, pollers: newPollers(),
 		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: &expiry{cursor: make(chan expiredCursor, 1)},
-		poll: cmp.Or(cfg.Poll, pollInterval), held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
+		poll: cmp.Or(cfg.Poll, pollInterval), held: cfg.Held, heldTenant: cfg.HeldTenant, limits: cfg.Limits,
+		logger: cfg.Logger,
 	}
 	q.expiry.cursor <- expiredCursor{walked: time.Now(), part: int(cfg.Random() * memoryParts)}
 	q.mirror.connect(cfg.Store)
+	q.limits.Wake(q.mirror.granted)
 	return q, nil
 }
 

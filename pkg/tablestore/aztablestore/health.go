@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // account names what the one circuit is about.
@@ -65,7 +66,7 @@ func outcomeOf(ctx context.Context, failed *requestError) Outcome {
 		return Throttled
 	case failed.status >= 400 && failed.status < 500 && failed.status != http.StatusRequestTimeout:
 		return Refused
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(failed, tablestore.ErrLapsed):
 		return Cancelled
 	case failed.effect == notTaken && failed.status == 0:
 		return Unreachable

@@ -46,7 +46,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
 	for tries := 1; ; tries++ {
 		failed = s.attempt(ctx, r, try)
-		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable {
+		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable || errors.Is(failed, tablestore.ErrLapsed) {
 			return turnedAway, failed
 		}
 		if tablestore.Patience(ctx, 0) > 0 && errors.Is(failed, context.DeadlineExceeded) {
@@ -139,6 +139,9 @@ type transport struct {
 }
 
 func (t transport) Do(req *http.Request) (*http.Response, error) {
+	if err := tablestore.Guarded(req.Context()); err != nil {
+		return nil, err
+	}
 	if way, ok := req.Context().Value(deliveryKey{}).(*delivery); ok {
 		way.reached.Store(true)
 		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{

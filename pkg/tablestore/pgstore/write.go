@@ -37,7 +37,8 @@ type change struct {
 	done   chan error // receives the outcome; has room for one
 	// patience bounds the transaction, or the most patient of its changes does.
 	patience time.Duration
-	late     bool // its deadline has passed, so it is not sent again; guarded by writer.mu
+	guard    func() error // asked before each sending
+	late     bool         // its deadline has passed, so it is not sent again; guarded by writer.mu
 }
 
 // write is the write of one row, as an argument of lucius.apply.
@@ -159,6 +160,7 @@ func (w *writer) close() {
 // write sends the change and returns its outcome.
 func (w *writer) write(ctx context.Context, c *change) error {
 	c.patience = tablestore.Patience(ctx, w.timeout)
+	c.guard = func() error { return tablestore.Guarded(ctx) }
 	waiting, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	line := &w.shared
@@ -273,7 +275,10 @@ const (
 // repeats the group if nothing was sent, or if the server rolled the transaction back because
 // of another one.
 func (w *writer) commit(group []*change) {
-	for try := 1; len(group) > 0; try++ {
+	for try := 1; ; try++ {
+		if group = guarded(group); len(group) == 0 {
+			return
+		}
 		rows := ordered(group)
 		unsent, err := w.commitOnce(rows, group[0])
 		answer, undone := &pgconn.PgError{}, pgsession.RolledBack(err)
@@ -302,6 +307,17 @@ func (w *writer) commit(group []*change) {
 			return
 		}
 	}
+}
+
+// guarded returns the changes of the group that may be sent now. The others have their outcome.
+func guarded(group []*change) []*change {
+	return slices.DeleteFunc(group, func(c *change) bool {
+		err := c.guard()
+		if err != nil {
+			c.done <- err
+		}
+		return err != nil
+	})
 }
 
 // ofOne reports whether one change may have caused the error of its group.
