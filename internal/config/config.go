@@ -50,7 +50,10 @@ type Config struct {
 	// ClockTolerance is how far the clock may be from the store's; 0 is any.
 	ClockTolerance time.Duration
 	PublishTimeout time.Duration
-	ShutdownGrace  time.Duration
+	// LimitSkew is by how much the clocks of two servers may differ, MaxClose how long a RESULT
+	// can close a service.
+	LimitSkew, MaxClose time.Duration
+	ShutdownGrace       time.Duration
 	// ProtocolsInterval is the time between two checks of the protocol files.
 	ProtocolsInterval time.Duration
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -53,6 +54,8 @@ type parts struct {
 	callbacks  *callbacks.Service
 	reconciler *background.Reconciler
 	gate       *pauses.Gate
+	limits     *limits.Service
+	limitGate  *limits.Gate
 	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
@@ -171,9 +174,21 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
+	limitRandom := &randomSource{rng: w.source(p.name + "/limits")}
+	made.limits = limits.New(store, l.Tables().Queue, limitRandom.float)
+	if made.limitGate, err = limits.NewGate(ctx, limits.Config{
+		Service: made.limits, Skew: limitSkew, Random: limitRandom.float, Logger: w.log,
+	}); err != nil {
+		return nil, err
+	}
+	var asked *limits.Gate // nil unless there are limits, since only then its loops run
+	if w.scenario.limits {
+		asked = made.limitGate
+	}
 	queueRandom := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
-		Ledger: l, Store: store, Mirror: mirror, Random: queueRandom.float, Held: made.held, HeldTenant: made.heldTenant, Logger: w.log,
+		Ledger: l, Store: store, Mirror: mirror, Random: queueRandom.float, Held: made.held, HeldTenant: made.heldTenant,
+		Limits: asked, Logger: w.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -192,6 +207,10 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	if w.scenario.pauses {
 		made.every(time.Second, background.Loop{Name: "gate", Pass: made.gate.Refresh})
+	}
+	if w.scenario.limits {
+		made.every(time.Second, background.Loop{Name: "limits", Pass: made.limitGate.Refresh})
+		made.loops = append(made.loops, loop{"tokens", made.limitGate.Run})
 	}
 	return made, nil
 }
@@ -225,6 +244,10 @@ func (m *parts) held(target statemachine.Target) bool {
 }
 
 func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }
+
+// limitSkew is allowed between clocks. All have one clock here: a model of the arithmetic has
+// others (pkg/limits).
+const limitSkew = 250 * time.Millisecond
 
 // mirrorLimit is small, so that mirrors sometimes overflow.
 const mirrorLimit = 4

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -46,7 +47,10 @@ type UseCases struct {
 	Operations *background.Operations
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
-	Gate      *pauses.Gate
+	Gate *pauses.Gate
+	// Limits are the stored limits and closures, and LimitGate is this process's view of them.
+	Limits    *limits.Service
+	LimitGate *limits.Gate
 	Marks     *marks.Service
 	Protocols *commands.ProtocolHolder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
@@ -122,6 +126,8 @@ func (c Config) Validate() error {
 		{"Operations", c.Operations == nil},
 		{"Pauses", c.Pauses == nil},
 		{"Gate", c.Gate == nil},
+		{"Limits", c.Limits == nil},
+		{"LimitGate", c.LimitGate == nil},
 		{"Marks", c.Marks == nil},
 		{"Protocols", c.Protocols == nil},
 		{"Ready", c.Ready == nil},

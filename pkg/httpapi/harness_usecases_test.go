@@ -20,6 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -130,6 +131,10 @@ func (h *harness) operate(ctx context.Context) error {
 	u.Marks = marks.New(h.store, table)
 	u.Pauses = pauses.New(h.store, table, nil)
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
+		return err
+	}
+	u.Limits = limits.New(h.store, h.ledger.Tables().Queue, nil)
+	if u.LimitGate, err = limits.NewGate(ctx, limits.Config{Service: u.Limits}); err != nil {
 		return err
 	}
 	if u.Counts, err = search.NewCounts(search.CountsConfig{

@@ -35,6 +35,8 @@ type Config struct {
 	Service *Service
 	// Skew is by how much the clocks of two processes may differ; 0 if there is one process.
 	Skew time.Duration
+	// MaxClose is how long a RESULT can close a scope at most. Optional. Defaults to an hour.
+	MaxClose time.Duration
 	// Clock reads the host's clocks. Optional.
 	Clock func() Reading
 	// ClockWrong reports that the host's clock is known to be wrong: no token is leased then.
@@ -204,6 +206,7 @@ func (c *closure) room(now time.Time) bool {
 
 // NewGate returns a gate that has read the rows once. The error is the store's.
 func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
+	cfg.MaxClose = cmp.Or(cfg.MaxClose, time.Hour)
 	if cfg.Clock == nil {
 		cfg.Clock = hostClocks
 	}
@@ -684,10 +687,14 @@ func (g *Gate) readAgain(ctx context.Context, scope Scope, l *limit) bool {
 }
 
 // Close closes the scope in this process at once, and lets [Gate.Run] write the row. answered is
-// when the RESULT came that closes it.
+// when the RESULT came that closes it. A scope stays closed for at most [Config.MaxClose] from
+// then on.
 func (g *Gate) Close(fresh Closure, answered time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if latest := answered.Add(g.cfg.MaxClose); fresh.Until.After(latest) {
+		fresh.Until = latest
+	}
 	c := g.closures[fresh.Scope]
 	var known *Closure
 	if c != nil {

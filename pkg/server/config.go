@@ -85,6 +85,10 @@ type Config struct {
 	// has one. Beyond it, the server does not act on deadlines, purge or repair. Optional.
 	// Defaults to no limit.
 	ClockTolerance time.Duration
+	// LimitSkew is by how much the clocks of two processes on a shared store may differ, for the
+	// limits, and MaxClose is how long a RESULT can close a service. Optional. Default to 250 ms
+	// and an hour.
+	LimitSkew, MaxClose time.Duration
 	// Grace is how long Run waits for requests in progress when it stops. Optional.
 	// Defaults to 20 s.
 	Grace time.Duration

@@ -9,6 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/webhook"
@@ -26,6 +27,7 @@ type meters struct {
 	bulkJobs, webhooks     *prometheus.CounterVec
 	rejected               *prometheus.CounterVec
 	looks                  *prometheus.CounterVec
+	limits                 map[limits.Figure]*prometheus.CounterVec
 	unrecorded             prometheus.Counter
 	sweepFailures          prometheus.Counter
 	sweepLate              prometheus.Gauge
@@ -65,6 +67,13 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
 	})
+	m.limits = map[limits.Figure]*prometheus.CounterVec{
+		limits.Granted:   m.Counter("lucius_limit_granted_total", "Tokens that this process leased, by limit.", "limit"),
+		limits.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
+		limits.Lapsed:    m.Counter("lucius_limit_lapsed_total", "Leased tokens that were not used in time, by limit.", "limit"),
+		limits.Conflicts: m.Counter("lucius_limit_lease_conflicts_total", "Leases that another process was faster with, by limit.", "limit"),
+		limits.Closed:    m.Counter("lucius_limit_closed_seconds_total", "Seconds for which the scope was closed.", "limit"),
+	}
 	m.loopFailures = m.Counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
 	m.published = m.Histogram("lucius_publish_duration_seconds",
 		"Time until the bus answered a published directive, by answer. The pull queue publishes nothing.",
@@ -106,4 +115,9 @@ func (m *meters) observeDates(pass background.SweeperPass) {
 		m.fired.WithLabelValues(outcome.String()).Add(float64(n))
 	}
 	m.sweepFailures.Add(float64(pass.Failed))
+}
+
+// observeLimit counts a change of a limit's figures.
+func (m *meters) observeLimit(scope limits.Scope, figure limits.Figure, n float64) {
+	m.limits[figure].WithLabelValues(scope.ID()).Add(n)
 }

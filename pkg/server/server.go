@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -17,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -118,7 +120,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		settings.Handoff = s.handoff // Without a handoff, rows are due for the relays of other processes at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
-	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
+	settings.Held = s.holdsNew
 	settings.Ended = func(job *statemachine.Job) {
 		s.ended.Tell(job)
 		s.webhooks.Offer(job)
@@ -138,12 +140,40 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
 		Unrecorded: s.meters.unrecorded.Inc,
 	})
+	if err = s.openLimits(ctx); err != nil {
+		return err
+	}
 	s.uses.Queue, err = workqueue.New(workqueue.Config{
-		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Logger: s.log,
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.LimitGate, Logger: s.log,
 		Held:       func(target statemachine.Target) bool { return s.uses.Gate.HoldsQueued(target) },
 		HeldTenant: func(tenantID string) bool { return s.uses.Gate.HoldsTenant(tenantID) },
 	})
 	return err
+}
+
+// openLimits opens the limits and closures of services.
+func (s *Server) openLimits(ctx context.Context) (err error) {
+	settings := limits.Config{
+		Service:  limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil),
+		MaxClose: s.cfg.MaxClose, ClockWrong: s.clock.isWrong, Observe: s.meters.observeLimit, Logger: s.log,
+	}
+	if !s.uses.Ledger.Exclusive() {
+		settings.Skew = cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
+	}
+	s.uses.Limits = settings.Service
+	s.uses.LimitGate, err = limits.NewGate(ctx, settings)
+	return err
+}
+
+// holdsNew reports whether a new directive has to wait to be published.
+func (s *Server) holdsNew(target statemachine.Target) bool {
+	return s.uses.Gate.HoldsNew(target) || s.cfg.OpenBus != nil && s.uses.LimitGate.Holds(target.Service, target.TenantID)
+}
+
+// admit reports whether the directive may be published. In the pull queue a closed service
+// holds back the claims.
+func (s *Server) admit(target statemachine.Target) bool {
+	return (s.cfg.OpenBus == nil || s.uses.LimitGate.Admit(target.Service, target.TenantID)) && s.uses.Gate.Admit(target)
 }
 
 // observe counts, logs and traces a committed change.
@@ -298,7 +328,7 @@ func (s *Server) openRelay(context.Context) (err error) {
 			s.meters.published.WithLabelValues(string(answer)).Observe(took.Seconds())
 		},
 		Expires: func() bool { return !s.clock.isWrong() },
-		Admit:   s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
+		Admit:   s.admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
 		Fatal: func(defect *seqledger.IllegalTransitionError) { // Fatal is called once.
 			s.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
 			if s.cfg.Fatal != nil {
