@@ -51,6 +51,7 @@ type checker struct {
 	entered map[string]bool // the jobs for which a schedule entry was written
 	lists   map[int]int     // how many complete lists by document or tags had so many jobs
 
+	starts     []time.Time          // of the limited service, in order
 	inLine     map[string]*lineCopy // lines by id
 	unlooked   []string             // the lines of entries that the current write deleted
 	askedAt    map[string]int       // the number of commits at the first request for each command, by its hash

@@ -45,6 +45,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			c.takeRejected(j, w)
 		}
 	}
+	c.checkStarts(who, j, moves)
 	if j.purged || j.row.Tombstone {
 		return
 	}

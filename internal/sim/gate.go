@@ -181,6 +181,7 @@ func (g *gate) stop() {
 type actor struct {
 	name string
 	op   *operation // the report that is being handled, if there is one
+	sent time.Time  // when it sent the write that is being applied
 }
 
 // operation is a worker's report, as the checker needs it.
@@ -198,7 +199,7 @@ type actorKey struct{}
 
 // as returns a context that carries the actor.
 func as(ctx context.Context, name string, op *operation) context.Context {
-	return context.WithValue(ctx, actorKey{}, actor{name, op})
+	return context.WithValue(ctx, actorKey{}, actor{name: name, op: op})
 }
 
 // actorOf returns the context's actor.

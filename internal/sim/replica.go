@@ -176,6 +176,11 @@ func (p *process) open(w *world) (*parts, error) {
 	made.ledger = l
 	limitRandom := &randomSource{rng: w.source(p.name + "/limits")}
 	made.limits = limits.New(store, l.Tables().Queue, limitRandom.float)
+	if w.scenario.limits {
+		if _, err := made.limits.Set(ctx, limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow}); err != nil {
+			return nil, err
+		}
+	}
 	if made.limitGate, err = limits.NewGate(ctx, limits.Config{
 		Service: made.limits, Skew: limitSkew, Random: limitRandom.float, Logger: w.log,
 	}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -57,6 +58,7 @@ func (s atomicPort) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
 ) ([][]tablestore.ETag, error) {
 	who := actorOf(ctx)
+	who.sent = time.Now()
 	r := s.park(ctx, verbCommit, describe(slices.Concat(batches...)), func() reply {
 		etags, err := s.store.CommitAll(context.Background(), batches, nil)
 		if err != nil {
@@ -104,6 +106,7 @@ func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pag
 // Commit implements [tablestore.Store].
 func (s *port) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	who := actorOf(ctx)
+	who.sent = time.Now()
 	r := s.park(ctx, verbCommit, describe(batch), func() reply {
 		etags, err := s.w.commit(who, batch)
 		return reply{value: etags, err: err}

@@ -21,12 +21,13 @@ type Reading struct {
 	Mono time.Duration
 }
 
-// started is the origin of the clock that never jumps.
-var started = time.Now()
-
-func hostClocks() Reading {
-	now := time.Now()
-	return Reading{Wall: now.Round(0).UTC(), Mono: now.Sub(started)}
+// hostClocks reads the host's clocks.
+func hostClocks() func() Reading {
+	started := time.Now()
+	return func() Reading {
+		now := time.Now()
+		return Reading{Wall: now.Round(0).UTC(), Mono: now.Sub(started)}
+	}
 }
 
 // Config configures a [Gate].
@@ -208,7 +209,7 @@ func (c *closure) room(now time.Time) bool {
 func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
 	cfg.MaxClose = cmp.Or(cfg.MaxClose, time.Hour)
 	if cfg.Clock == nil {
-		cfg.Clock = hostClocks
+		cfg.Clock = hostClocks()
 	}
 	if cfg.ClockWrong == nil {
 		cfg.ClockWrong = func() bool { return false }
