@@ -409,6 +409,18 @@ func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token
 	return Token{gate: g, leases: leases}, Scope{}, true
 }
 
+// Leasing reports whether tokens of the limit may come soon, since they are asked for and no
+// window has to pass.
+func (g *Gate) Leasing(scope Scope) bool {
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l, now := g.limits[scope], g.cfg.Clock()
+	return l != nil && l.again <= now.Mono && l.missed.places(now.Mono) > 0
+}
+
 // first returns the oldest lease with a token, nil if there is none. The lock is held.
 func (l *limit) first(now Reading) *lease {
 	for _, one := range l.leases {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -321,5 +322,124 @@ func TestGate_BucketsFromTheFutureEnd(t *testing.T) {
 	}
 	if !started {
 		t.Error("the limit lets nothing through after two windows")
+	}
+}
+
+// TestService_Closures says how the changes of one closure meet.
+func TestService_Closures(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct {
+		change func(t *testing.T, s *Service) (Closure, error)
+		until  time.Duration // from the beginning of the test
+	}{
+		"a later end counts": {func(t *testing.T, s *Service) (Closure, error) {
+			return s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Hour)}, tablestore.Now())
+		}, time.Hour},
+		"an earlier end does not shorten it": {func(t *testing.T, s *Service) (Closure, error) {
+			return s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Second)}, tablestore.Now())
+		}, time.Minute},
+		"an operator opens it": {func(t *testing.T, s *Service) (Closure, error) {
+			return s.Open(t.Context(), ocr, "ops", "the vendor is back")
+		}, 0},
+		"a RESULT from before it was opened does not close it again": {func(t *testing.T, s *Service) (Closure, error) {
+			answered := tablestore.Now()
+			time.Sleep(time.Second)
+			if _, err := s.Open(t.Context(), ocr, "ops", "the vendor is back"); err != nil {
+				return Closure{}, err
+			}
+			return s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Hour)}, answered)
+		}, time.Second},
+		"a RESULT from after it was opened closes it": {func(t *testing.T, s *Service) (Closure, error) {
+			if _, err := s.Open(t.Context(), ocr, "ops", "the vendor is back"); err != nil {
+				return Closure{}, err
+			}
+			time.Sleep(time.Second)
+			return s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Hour)}, tablestore.Now())
+		}, time.Hour + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, began := New(memstore.New(memstore.Options{}), "queue", nil), tablestore.Now()
+				if _, err := s.Close(t.Context(), Closure{Scope: ocr, Until: began.Add(time.Minute)}, began); err != nil {
+					t.Fatal(err)
+				}
+				closure, err := of.change(t, s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := closure.Until.Sub(began); got != of.until {
+					t.Errorf("it is closed for %v, want %v", got, of.until)
+				}
+			})
+		})
+	}
+}
+
+// TestGate_ForgetsOldClosures: a closure is deleted an hour after its end, and not before.
+func TestGate_ForgetsOldClosures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(memstore.New(memstore.Options{}), "queue", nil)
+		gate, err := NewGate(t.Context(), Config{Service: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Minute)}, tablestore.Now()); err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range []struct {
+			after time.Duration
+			rows  int
+		}{{time.Minute, 1}, {time.Hour - time.Second, 1}, {time.Second, 0}} {
+			time.Sleep(of.after)
+			if err := gate.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if found, err := s.scan(t.Context()); err != nil || len(found.closures) != of.rows {
+				t.Errorf("%d closures are stored after another %v, %v; want %d", len(found.closures), of.after, err, of.rows)
+			}
+		}
+	})
+}
+
+// TestGate_ClosesForAnHourAtMost: what a worker answers does not close a service for longer.
+func TestGate_ClosesForAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(memstore.New(memstore.Options{}), "queue", nil)
+		gate, err := NewGate(t.Context(), Config{Service: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := tablestore.Now()
+		gate.Close(Closure{Scope: ocr, Until: now.Add(24 * time.Hour)}, now)
+		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || !by.Closed || by.Until.Sub(now) != time.Hour {
+			t.Errorf("blocked by %+v, want for an hour", by)
+		}
+	})
+}
+
+// TestScope_ID: an id names its scope, whatever the values.
+func TestScope_ID(t *testing.T) {
+	t.Parallel()
+	for id, scope := range map[string]Scope{
+		"service:ocr":                         {Service: "ocr"},
+		"service:ocr,step_type:OCR":           {Service: "ocr", StepType: "OCR"},
+		"service:ocr,tenant:a":                {Service: "ocr", TenantID: "a"},
+		"service:ocr,step_type:OCR,tenant:a":  {Service: "ocr", StepType: "OCR", TenantID: "a"},
+		"service:a~2Cb~2Fc,tenant:~7E~25~20x": {Service: "a,b/c", TenantID: "~% x"},
+	} {
+		if got := scope.ID(); got != id {
+			t.Errorf("the id of %+v is %q, want %q", scope, got, id)
+		}
+		if got, err := ParseScope(id); err != nil || got != scope {
+			t.Errorf("ParseScope(%q) = %+v, %v", id, got, err)
+		}
+	}
+	for _, id := range []string{"", "ocr", "service:", "tenant:a", "step_type:OCR,service:ocr", "service:ocr,service:b", "service:ocr,lane:1", "service:~zz"} {
+		if got, err := ParseScope(id); err == nil {
+			t.Errorf("ParseScope(%q) = %+v, want an error", id, got)
+		}
 	}
 }

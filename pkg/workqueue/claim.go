@@ -51,6 +51,10 @@ const (
 	enough = 4 << 20
 )
 
+// leasePatience is how long a claim waits at least, once, for tokens that are being leased.
+// Workers that poll without waiting would otherwise come too early each time.
+const leasePatience = time.Second
+
 // reserve reserves memory for n items.
 func (r *ClaimRequest) reserve(ctx context.Context, n int) error {
 	if r.Reserve == nil {
@@ -87,7 +91,7 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	}
 	defer q.pollers.begin(&r, &q.caller)()
 	c := q.newClaim(ctx, &r)
-	deadline := time.NewTimer(r.Wait)
+	deadline, end := time.NewTimer(r.Wait), time.Now().Add(r.Wait)
 	defer deadline.Stop()
 	waiter, leave := q.mirror.wait(c)
 	defer leave()
@@ -103,6 +107,10 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 		case <-waiter.signal:
 			continue // Prefer work over the end of the wait.
 		default:
+		}
+		if !end.IsZero() && slices.ContainsFunc(c.missed, q.limits.Leasing) {
+			deadline.Reset(max(time.Until(end), leasePatience))
+			end = time.Time{} // Only once: a limit must not keep a claim that is not to wait.
 		}
 		given, over := c.wait(ctx, waiter, deadline.C)
 		switch {

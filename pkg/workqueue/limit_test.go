@@ -1,0 +1,298 @@
+package workqueue_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/limits"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+var (
+	ocr      = limits.Scope{Service: "ocr"}
+	ocrOfA   = limits.Scope{Service: "ocr", TenantID: "tenant_a"}
+	anHour   = time.Hour
+	noScopes []limits.Scope
+)
+
+// limited is a process whose gate of limits runs.
+type limited struct {
+	*bundle
+	stored *limits.Service
+	gate   *limits.Gate
+	claims int
+}
+
+// withLimits opens a process with these limits, each of so many starts in an hour. It runs in a
+// bubble.
+func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...limits.Scope) *limited {
+	t.Helper()
+	l := &limited{bundle: reopen(t, store), stored: limits.New(store, queueTable, nil)}
+	for _, scope := range scopes {
+		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: scope, Count: count, Window: anHour})
+		musttest.NoError(t, err)
+	}
+	var err error
+	l.gate, err = limits.NewGate(t.Context(), limits.Config{Service: l.stored})
+	musttest.NoError(t, err)
+	l.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
+		Ledger: l.ledger.Ledger, Store: store, Mirror: l.mirror, Limits: l.gate,
+	})
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	go func() { _ = l.gate.Run(ctx) }()
+	go func() {
+		for ticks := time.Tick(time.Second); ; {
+			select {
+			case <-ticks:
+				_ = l.gate.Refresh(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return l
+}
+
+// get claims up to most items, without waiting for work.
+func (l *limited) get(t *testing.T, most int) []workqueue.View {
+	t.Helper()
+	l.claims++
+	return l.claim(t, "w1", fmt.Sprint("get-", l.claims), most, false)
+}
+
+// accepts makes so many jobs.
+func (l *limited) accepts(n int, tenant string) {
+	for range n {
+		l.accept(tenant, "ocr", "OCR")
+	}
+}
+
+// inBubble runs the test on both kinds of store.
+func inBubble(t *testing.T, test func(t *testing.T, store *tapped)) {
+	for _, split := range []bool{false, true} {
+		t.Run(fmt.Sprint("split ", split), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				if split {
+					test(t, tap())
+					return
+				}
+				test(t, tapAtomic().tapped)
+			})
+		})
+	}
+}
+
+// A claim that need not wait gets as many items as the limit allows, and the rest stays queued
+// until the window has passed.
+func TestLimit_ClaimsGetNoMore(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 2, ocr)
+		l.accepts(5, "tenant_a")
+		if got := len(l.get(t, 1)); got != 1 {
+			t.Fatalf("the first claim got %d items, want 1", got)
+		}
+		if got := len(l.get(t, 5)); got != 1 {
+			t.Errorf("the second claim got %d items, want the second token's", got)
+		}
+		if got := len(l.get(t, 5)); got != 0 {
+			t.Errorf("a claim got %d items beyond the limit", got)
+		}
+		time.Sleep(anHour + 3*time.Minute)
+		if got := len(l.get(t, 5)) + len(l.get(t, 5)) + len(l.get(t, 5)); got != 2 {
+			t.Errorf("claims got %d items in the next window, want 2", got)
+		}
+	})
+}
+
+// An item of a tenant at its own limit spends none of the service's tokens, nor does another
+// tenant wait for it.
+func TestLimit_NarrowestFirst(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 1, ocrOfA)
+		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 3, Window: anHour})
+		musttest.NoError(t, err)
+		musttest.NoError(t, l.gate.Refresh(t.Context()))
+		l.accepts(5, "tenant_a")
+		for range 4 {
+			l.get(t, 1)
+			time.Sleep(10 * time.Second) // All tokens lapse.
+		}
+		found, _, err := l.stored.List(t.Context())
+		musttest.NoError(t, err)
+		for _, one := range found {
+			if used, _ := one.Used(time.Now(), 0); one.Scope == ocr && used > 1 {
+				t.Errorf("%d tokens of the service were leased for one start", used)
+			}
+		}
+		l.accepts(2, "tenant_b")
+		if got := len(l.get(t, 5)); got == 0 {
+			t.Error("the other tenant got nothing")
+		}
+	})
+}
+
+// A waiting claim is woken by the lease, and gets no new item ahead of older ones.
+func TestLimit_WaitingClaims(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 1, ocr)
+		answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "waits", Max: 1, Wait: time.Minute,
+		})
+		began := time.Now()
+		first := l.accept("tenant_a", "ocr", "OCR")
+		if got := answer(); len(got) != 1 || got[0].Item.JobID != first.JobID {
+			t.Fatalf("the waiting claim got %d items, want job %s", len(got), first.JobID)
+		}
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("a waiting claim got the item after %s, though a token was free", took)
+		}
+		answer = l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "waits again", Max: 1, Wait: time.Minute,
+		})
+		l.accepts(1, "tenant_a")
+		if got := answer(); len(got) != 0 {
+			t.Errorf("a change handed out %d items beyond the limit", len(got))
+		}
+	})
+}
+
+// A claim whose commit is sent late starts nothing with tokens that have lapsed; its item is
+// claimed later.
+func TestLimit_NothingIsSentWithALapsedToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		l := withLimits(t, store, 5, ocr)
+		l.accepts(1, "tenant_a")
+		store.on(queueTable, "claims", func() error { // The claim's memory takes long.
+			time.Sleep(10 * time.Second)
+			return nil
+		})
+		if got := l.get(t, 1); len(got) != 0 {
+			t.Errorf("the claim got %d items by a commit that was sent 10 s after its lease", len(got))
+		}
+		if got := l.get(t, 1); len(got) != 1 {
+			t.Errorf("the next claim got %d items, want 1", len(got))
+		}
+	})
+}
+
+// A claim whose commit has an unknown outcome is not sent again with a token that has lapsed,
+// and its token stays spent.
+func TestLimit_UnknownOutcome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		l := withLimits(t, store, 5, ocr)
+		m := l.accept("tenant_a", "ocr", "OCR")
+		sent := 0
+		store.set(func(batch tablestore.Batch) error {
+			if batch[0].Key.Table != ledgerTable || !strings.HasPrefix(batch[0].Key.Row, "EVENT") {
+				return nil
+			}
+			sent++
+			time.Sleep(10 * time.Second)
+			return tablestore.ErrUnknown
+		})
+		_, err := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{Owner: "w1", RequestID: "unknown", Max: 1})
+		if err == nil || sent != 1 {
+			t.Errorf("the claim's commit was sent %d times, and the claim ended with %v; want one sending and an error", sent, err)
+		}
+		store.set(nil)
+		views, err := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "unknown", Max: 1, Wait: time.Minute,
+		})
+		if err != nil || len(views) != 1 || views[0].Item.JobID != m.JobID {
+			t.Errorf("the repeat got %d items, %v; want the item", len(views), err)
+		}
+		found, _, err := l.stored.List(t.Context())
+		musttest.NoError(t, err)
+		if used, _ := found[0].Used(time.Now(), 0); used < 2 {
+			t.Errorf("%d tokens are used after two sendings", used)
+		}
+	})
+}
+
+// A repeat of a claim takes a token for an item that it claims only now, and none for one that
+// the first try claimed.
+func TestLimit_Repeats(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 2, ocr)
+		l.accepts(3, "tenant_a")
+		first := l.claim(t, "w1", "again", 1, false)
+		for range 3 {
+			if again := l.claim(t, "w1", "again", 1, false); len(again) != 1 || again[0].Item.WorkID != first[0].Item.WorkID {
+				t.Fatalf("the repeat got %d items", len(again))
+			}
+		}
+		if got := len(l.get(t, 5)); got != 1 {
+			t.Errorf("another claim got %d items, want one: repeats start nothing", got)
+		}
+	})
+}
+
+// Forty tenants under one limit get equal shares of it.
+func TestLimit_EqualSharesOfTenants(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		const tenants, each = 40, 3
+		l := withLimits(t, store, tenants*each, ocr)
+		for i := range tenants {
+			l.accepts(each+5*(i%2), fmt.Sprint("tenant_", i))
+		}
+		got := map[string]int{}
+		for views := l.get(t, 7); len(views) > 0; views = l.get(t, 7) {
+			for _, one := range views {
+				got[one.Item.TenantID]++
+			}
+		}
+		for tenant, n := range got {
+			if n != each {
+				t.Errorf("%s got %d starts, want %d", tenant, n, each)
+			}
+		}
+		if len(got) != tenants {
+			t.Errorf("%d tenants got starts, want %d", len(got), tenants)
+		}
+	})
+}
+
+// A closed scope hands out nothing, and opens gradually.
+func TestLimit_Closure(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 100, noScopes...)
+		l.accepts(10, "tenant_a")
+		now := tablestore.Now()
+		l.gate.Close(limits.Closure{Scope: ocr, Until: now.Add(30 * time.Second), Actor: "w1"}, now)
+		if got := len(l.get(t, 5)); got != 0 {
+			t.Fatalf("a claim got %d items of a closed service", got)
+		}
+		synctest.Wait()
+		other := withLimits(t, store, 100, noScopes...) // Another process sees the row.
+		if got := len(other.get(t, 5)); got != 0 {
+			t.Errorf("a claim of another process got %d items of a closed service", got)
+		}
+		time.Sleep(30 * time.Second)
+		var each []int
+		for range 4 {
+			each = append(each, len(l.get(t, 5)))
+			time.Sleep(time.Second)
+		}
+		if each[0] != 1 || each[1] > 2 {
+			t.Errorf("after the closure the claims of each second got %v items, want 1, 2, …", each)
+		}
+	})
+}
