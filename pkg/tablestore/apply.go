@@ -176,13 +176,13 @@ type application struct {
 
 // commitAll applies all stages in one write.
 func (a *application) commitAll(ctx context.Context, store AtomicStore, stages []Stage) error {
+	if err := Guarded(ctx); err != nil {
+		return err
+	}
 	batches := slices.Concat(stages...)
 	rows := 0
 	for _, batch := range batches {
 		rows += len(batch)
-	}
-	if err := Guarded(ctx); err != nil {
-		return err
 	}
 	whole := application{etags: make(map[Key]ETag, rows)}
 	_, err := store.CommitAll(ctx, batches, func(etags [][]ETag) {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/limits"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -221,6 +223,56 @@ func TestLimit_UnknownOutcome(t *testing.T) {
 		if used, _ := found[0].Used(time.Now(), 0); used < 2 {
 			t.Errorf("%d tokens are used after two sendings", used)
 		}
+	})
+}
+
+// The token of a claim that may have been committed is not used for another item.
+func TestLimit_UnknownOutcomeSpends(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		l := withLimits(t, store, 1, ocr)
+		l.accepts(2, "tenant_a")
+		store.set(func(batch tablestore.Batch) error {
+			if batch[0].Key.Table == ledgerTable && strings.HasPrefix(batch[0].Key.Row, "EVENT") {
+				return tablestore.ErrUnknown
+			}
+			return nil
+		})
+		_, err := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{Owner: "w1", RequestID: "unknown", Max: 1})
+		if err == nil {
+			t.Fatal("the claim succeeded without an answer of the store")
+		}
+		store.set(nil)
+		if got := l.get(t, 5); len(got) != 0 {
+			t.Errorf("another claim got %d items, and the limit of 1 may be spent", len(got))
+		}
+	})
+}
+
+// A change hands no item of a limited service to a waiting claim, also while a token is free:
+// older items may be about to get it.
+func TestLimit_NothingIsHandedOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := withLimits(t, tapAtomic().tapped, 100, ocr)
+		l.accepts(1, "tenant_a")
+		l.claims++
+		l.claim(t, "w1", "first", 9, false) // It leases nine tokens and spends one.
+		answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "waits", Max: 1, Wait: time.Second,
+		})
+		hint := ledger.Hint{
+			Target: statemachine.Target{TenantID: "tenant_a", Service: "ocr"}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
+		}
+		if !l.gate.Offers("ocr", "OCR", "tenant_a") {
+			t.Fatal("no token is free")
+		}
+		if taker := l.mirror.Taker(&hint); taker != nil {
+			taker.Done(nil)
+			t.Error("a change may hand the item over")
+		}
+		answer()
 	})
 }
 
