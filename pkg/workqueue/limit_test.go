@@ -226,15 +226,18 @@ func TestLimit_UnknownOutcome(t *testing.T) {
 	})
 }
 
-// The token of a claim that may have been committed is not used for another item.
+// The token of a claim that may have been committed is used neither for a repeat of the claim
+// nor for another item.
 func TestLimit_UnknownOutcomeSpends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := tap()
 		l := withLimits(t, store, 1, ocr)
 		l.accepts(2, "tenant_a")
+		sent := 0
 		store.set(func(batch tablestore.Batch) error {
 			if batch[0].Key.Table == ledgerTable && strings.HasPrefix(batch[0].Key.Row, "EVENT") {
+				sent++
 				return tablestore.ErrUnknown
 			}
 			return nil
@@ -242,6 +245,9 @@ func TestLimit_UnknownOutcomeSpends(t *testing.T) {
 		_, err := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{Owner: "w1", RequestID: "unknown", Max: 1})
 		if err == nil {
 			t.Fatal("the claim succeeded without an answer of the store")
+		}
+		if sent > 4 { // One commit is sent four times.
+			t.Errorf("commits of claims were sent %d times with one token", sent)
 		}
 		store.set(nil)
 		if got := l.get(t, 5); len(got) != 0 {
