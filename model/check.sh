@@ -141,5 +141,15 @@ for mutant in REMOVE_BLIND SAME_EPOCH NO_NEXT TURN_ANY_PLACE TURN_PARKED NO_LOOK
     check line "mutant $mutant" safety safe "$instance -DMUTANT=$number"
 done
 
+check limit "2 processes" pass safe ""
+check limit "2 processes, 1 late write" pass safe "-DEND=5 -DLATES=1"
+check limit "2 processes, 1 crash" pass safe "-DCRASHES=1"
+
+number=0
+for mutant in SPAN_WITHOUT_LIFE SPAN_WITHOUT_SKEW LIFE_AFTER_WRITE WRITE_BLIND USE_UNCHECKED USE_UNKNOWN; do
+    number=$((number + 1))
+    check limit "mutant $mutant" safety safe "-DLATES=1 -DMUTANT=$number"
+done
+
 wait
 [[ ! -e $dir/failed ]]
