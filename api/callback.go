@@ -75,6 +75,7 @@ func (c *ResultCallback) Check() []apierror.Violation {
 	v.ref("/output_ref", &c.OutputRef)
 	v.ref("/result_ref", &c.ResultRef)
 	v.number("/retry_after_seconds", c.RetryAfterSeconds, MaxRetryAfter)
+	v.throttle(c.Scope, c.RetryAfterSeconds, c.Status == ResultStatusFailedRetry, "unless status is FAILED_RETRY")
 	return v
 }
 
@@ -129,6 +130,7 @@ func (c *ResultCallback) Event() statemachine.Event {
 		Status:    statemachine.ResultStatus(c.Status),
 		ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message, Product: c.Product(),
 		RetryAfter: time.Duration(c.RetryAfterSeconds * float64(time.Second)),
+		Throttled:  statemachine.Throttle(c.Scope),
 	}
 }
 

@@ -110,6 +110,7 @@ func (c *WorkFailure) Check() []apierror.Violation {
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
 	v.text("/error/code", c.Error.Code, 0, MaxName)
 	v.number("/retry_after_seconds", c.RetryAfterSeconds, MaxRetryAfter)
+	v.throttle(c.Scope, c.RetryAfterSeconds, c.Retryable, "unless retryable is true")
 	return v
 }
 
@@ -511,6 +512,22 @@ func (v *violations) number(pointer string, value float64, most int) {
 	v.atLeast(pointer, value, 0)
 	if value > float64(most) {
 		v.add(pointer, fmt.Sprintf("must be at most %d", most))
+	}
+}
+
+// throttle checks the scope of a throttled attempt, which may be absent. retried says that the
+// report has another attempt follow, and unless what it lacks otherwise.
+func (v *violations) throttle(scope ThrottleScope, retryAfter float64, retried bool, unless string) {
+	switch {
+	case scope == "":
+		return
+	case !scope.Valid():
+		v.add("/scope", "must be service or tenant")
+	case !retried:
+		v.add("/scope", "must not be set "+unless)
+	}
+	if retryAfter == 0 {
+		v.add("/retry_after_seconds", "is required with scope, and must be more than 0")
 	}
 }
 

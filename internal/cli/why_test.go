@@ -70,6 +70,7 @@ func TestWhy(t *testing.T) {
 		job  api.Job
 	}{
 		{"backoff", wait(api.JobStateInProgress, api.WaitingReasonBackoff, "execution retry 6 of 9 at "+stamp+" after ocr_timeout", nil)},
+		{"rate_limited", wait(api.JobStateInProgress, api.WaitingReasonRateLimited, "service embed throttled attempt 2; the next is at "+stamp+" and spends no retry", nil)},
 		{"job_paused", waitingJob(api.JobStatePaused, api.Waiting{Reason: api.WaitingReasonJobPaused, Since: since, Detail: "the job is paused, and goes on when it is resumed"})},
 		{"scheduled", wait(api.JobStateQueued, api.WaitingReasonScheduled, "the job begins at "+stamp+"; it expires at "+stamp+" unless a worker has started it", nil)},
 		{"line_blocked", ordered(wait(api.JobStateQueued, api.WaitingReasonLineBlocked, "at most 2 jobs are before it in its line, the first is job "+superseded.SupersededBy+", which has failed: rerun or release that job, and the line goes on", &api.Blocker{Type: api.BlockerTypeJob, ID: superseded.SupersededBy}))},

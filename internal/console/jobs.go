@@ -67,7 +67,7 @@ const (
 	waitsForWorker  = "queued,no_worker"
 	waitsForStart   = "delivered"
 	waitsForResult  = "running,silent,pausing,cancelling"
-	waitsForRetry   = "backoff"
+	waitsForRetry   = "backoff,rate_limited"
 	waitsForPause   = "scope_paused"
 	waitsForDate    = "scheduled"
 	waitsForTurn    = "behind,starting"

@@ -87,7 +87,7 @@ func (p *progress) update(doc *document) {
 func (p *progress) label(doc *document) string {
 	step := waitingStep(&doc.job)
 	switch {
-	case step != nil && step.Waiting.Reason == lucius.WaitingReasonBackoff:
+	case step != nil && (step.Waiting.Reason == lucius.WaitingReasonBackoff || step.Waiting.Reason == lucius.WaitingReasonRateLimited):
 		return fmt.Sprintf("%s: the next attempt starts at %s", step.StepID, clock(step.Waiting.Until))
 	case step != nil && step.Owner != "" && !strings.HasSuffix(step.Owner, p.run) && !step.Waiting.Until.IsZero():
 		return fmt.Sprintf("%s: waits until %s for the worker of a run that was killed", step.StepID, clock(step.Waiting.Until))

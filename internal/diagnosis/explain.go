@@ -109,8 +109,8 @@ func (x *explained) live() Answer {
 	worker := cmp.Or(step.Owner, "a worker")
 	a := Answer{Step: step}
 	switch w.Reason {
-	case api.WaitingReasonBackoff:
-		a.Headline = say(step.StepID, " ", x.failed(step.StepID), "; the next attempt starts ", until, ".")
+	case api.WaitingReasonBackoff, api.WaitingReasonRateLimited:
+		a.Headline = x.retried(step, until)
 	case api.WaitingReasonJobPaused:
 		a.Headline = say("The job is paused", x.by(api.EventTypeJobPausing), ".")
 		a.Next = Next{ResumeJob, job.JobID}
@@ -149,6 +149,14 @@ func (x *explained) live() Answer {
 		a.Headline = say(detail, ".")
 	}
 	return a
+}
+
+// retried explains the wait of a step for its next attempt.
+func (x *explained) retried(step *api.Step, until Sentence) Sentence {
+	if x.job.Waiting.Reason == api.WaitingReasonRateLimited {
+		return say(step.Service, " limits its rate and put off ", step.StepID, "; the next attempt starts ", until, ".")
+	}
+	return say(step.StepID, " ", x.failed(step.StepID), "; the next attempt starts ", until, ".")
 }
 
 // inLine explains the wait of a job for its turn, and names the first job of its line.

@@ -57,6 +57,7 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 	}
 	for reason, want := range map[api.WaitingReason][2]string{
 		api.WaitingReasonBackoff:     {"embed failed 1 time, last with timeout; the next attempt starts <in 9s>."},
+		api.WaitingReasonRateLimited: {"embedder limits its rate and put off embed; the next attempt starts <in 9s>."},
 		api.WaitingReasonJobPaused:   {"The job is paused by ops-1 <ago -1m0s>: wrong file.", "lucius jobs resume j1"},
 		api.WaitingReasonScheduled:   {"The job begins at 2026-01-27T10:02:39.000Z, <in 9s>.", "lucius jobs reschedule j1 --now"},
 		api.WaitingReasonLineBlocked: {"A job of the same order key before this one has failed.", "lucius why j0"},

@@ -162,6 +162,27 @@ func TestFaultsInABodyNameTheirPlace(t *testing.T) {
 			"/retryable must be true or false.", []apierror.Violation{{Pointer: "/retryable", Message: "must be true or false"}},
 		},
 		{
+			"a throttle without a time", "/v1/callbacks/result", callbackBody("$of", 1, `,"status":"FAILED_RETRY","scope":"service"`),
+			apierror.InvalidEnvelope, "/retry_after_seconds is required with scope, and must be more than 0.",
+			[]apierror.Violation{{Pointer: "/retry_after_seconds", Message: "is required with scope, and must be more than 0"}},
+		},
+		{
+			"a throttle of an unknown scope", "/v1/work/$running:fail", atRev(`,"retryable":true,"scope":"lane","retry_after_seconds":1`),
+			apierror.InvalidEnvelope, "/scope must be service or tenant.",
+			[]apierror.Violation{{Pointer: "/scope", Message: "must be service or tenant"}},
+		},
+		{
+			"a throttle that is final", "/v1/work/$running:fail", atRev(`,"scope":"service","retry_after_seconds":1`),
+			apierror.InvalidEnvelope, "/scope must not be set unless retryable is true.",
+			[]apierror.Violation{{Pointer: "/scope", Message: "must not be set unless retryable is true"}},
+		},
+		{
+			"a throttle that succeeds", "/v1/callbacks/result",
+			callbackBody("$of", 1, `,"status":"SUCCEEDED","scope":"tenant","retry_after_seconds":1`),
+			apierror.InvalidEnvelope, "/scope must not be set unless status is FAILED_RETRY.",
+			[]apierror.Violation{{Pointer: "/scope", Message: "must not be set unless status is FAILED_RETRY"}},
+		},
+		{
 			"no time", "/v1/callbacks/ack", `{"timestamp":"yesterday"}`, apierror.InvalidEnvelope,
 			"/timestamp must be a time as in RFC 3339.",
 			[]apierror.Violation{{Pointer: "/timestamp", Message: "must be a time as in RFC 3339"}},

@@ -175,7 +175,7 @@ func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.
 		return e.item(ctx, func() (workqueue.View, error) {
 			return e.Queue.Fail(ctx, workID, by, workqueue.Failure{
 				Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
-				RetryAfter: seconds(request.RetryAfterSeconds),
+				RetryAfter: seconds(request.RetryAfterSeconds), Throttled: statemachine.Throttle(request.Scope),
 			})
 		})
 	})

@@ -131,6 +131,15 @@ func (p *process) failWith(item statemachine.Item, retryable bool, code string) 
 	musttest.NoError(p.t, err)
 }
 
+// throttled ends an item whose service takes no work for a minute.
+func (p *process) throttled(item statemachine.Item) {
+	p.t.Helper()
+	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{
+		Retryable: true, Code: "throttled", RetryAfter: time.Minute, Throttled: statemachine.ThrottleService,
+	})
+	musttest.NoError(p.t, err)
+}
+
 // live returns the live jobs.
 func (p *process) live() []*statemachine.Aggregate {
 	var all []*statemachine.Aggregate

@@ -155,7 +155,11 @@ func (h *history) step() string {
 		}
 	case 7:
 		if item, ok := take(); ok && item.Status == statemachine.StatusRunning {
-			p.fail(item, h.rng.IntN(3) > 0)
+			if end := h.rng.IntN(3); end == 2 {
+				p.throttled(item)
+			} else {
+				p.fail(item, end == 1)
+			}
 		}
 	case 8:
 		p.ledger.Send(pick(), statemachine.Pause{})

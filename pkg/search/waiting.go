@@ -213,7 +213,7 @@ func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 	case PhaseRunning:
 		return f.waits(statemachine.ReasonRunning, statemachine.ReasonSilent)
 	case PhaseBackoff: // A rejected row waits for its publish once it is due.
-		return f.waits(statemachine.ReasonBackoff) || t.Outbox == statemachine.OutboxPending
+		return f.waits(statemachine.ReasonBackoff, statemachine.ReasonRateLimited) || t.Outbox == statemachine.OutboxPending
 	default:
 		return false
 	}

@@ -172,7 +172,7 @@ func TestList_OfJobsThatWaitForAReason(t *testing.T) {
 	reasons := []statemachine.Reason{
 		statemachine.ReasonJobPaused, statemachine.ReasonPausing, statemachine.ReasonCancelling, statemachine.ReasonScopePaused,
 		statemachine.ReasonNoWorker, statemachine.ReasonQueued, statemachine.ReasonDelivered, statemachine.ReasonRunning,
-		statemachine.ReasonSilent, statemachine.ReasonBackoff,
+		statemachine.ReasonSilent, statemachine.ReasonBackoff, statemachine.ReasonRateLimited,
 	}
 	met := map[statemachine.Reason]bool{}
 	for seed := range uint64(4) {

@@ -139,8 +139,12 @@ type Step struct {
 	// OutboxID is the outbox row of the latest attempt.
 	OutboxID string `column:"outbox_id"`
 	Spent    Spent
-	// RetryCause is the budget that the latest failed attempt spent; empty if an operator
-	// has taken an attempt from its worker since.
+	// Throttled says that the latest attempt ended because of a rate limit of the service.
+	//
+	//	invariant: Throttled ⇒ no newer attempt was dispatched
+	Throttled bool `column:"throttled"`
+	// RetryCause is the budget that the latest failed attempt spent; empty if it was throttled
+	// and spent none, or if an operator has taken an attempt from its worker since.
 	RetryCause Cause `column:"retry_cause"`
 	// Attempts is the step's memory of its attempts, oldest first.
 	Attempts []Attempt `column:"attempts"`
@@ -231,13 +235,19 @@ const (
 	CauseExecution Cause = "execution" // the worker failed, or did not report in time
 )
 
-// Spent counts a step's failures by cause.
+// FreeThrottles is how many throttled attempts of a step spend no budget. Each further one
+// spends the execution budget: otherwise the rows of a job's attempts could grow without end.
+const FreeThrottles = 100
+
+// Spent counts a step's failures by cause, and its throttled attempts, which spend none.
 type Spent struct {
 	Dispatch  int `column:"spent_dispatch"`
 	Ack       int `column:"spent_ack"`
 	Execution int `column:"spent_execution"`
+	Throttled int `column:"spent_throttled"` // invariant: Throttled ≤ FreeThrottles
 }
 
+// total counts the attempts that spent a budget.
 func (s *Spent) total() int { return s.Dispatch + s.Ack + s.Execution }
 
 // budget returns the count of a cause's failures and the delays before its retries.

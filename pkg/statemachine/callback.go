@@ -284,6 +284,7 @@ func (e Result) decide(c *change) {
 	case ResultFailedRetry:
 		c.failAttempt(step, CauseExecution, failure{
 			code: code, message: message, trigger: "RESULT FAILED_RETRY", retryAfter: e.RetryAfter,
+			throttled: e.Throttled != "",
 		})
 	}
 }

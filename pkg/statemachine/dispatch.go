@@ -92,6 +92,7 @@ func (c *change) newPair(step *Step) {
 	step.AttemptNo++
 	c.agg.Job.AttemptsTotal++
 	step.LeaseID = c.env.LeaseID
+	step.Throttled = false
 	step.LeaseExpiresAt = deadline(c.env.Now, c.env.Hold+step.Policy.AckTimeout)
 	step.TimeoutAt = time.Time{}
 	step.ClaimLease = 0

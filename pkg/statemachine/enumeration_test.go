@@ -79,6 +79,13 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 				statemachine.Result{StepID: step.ID, Pair: p.pair, Status: status}, 0,
 			})
 		}
+		out = append(out, candidate{
+			"result FAILED_RETRY throttled " + p.name,
+			statemachine.Result{
+				StepID: step.ID, Pair: p.pair, Status: statemachine.ResultFailedRetry,
+				Throttled: statemachine.ThrottleService, RetryAfter: time.Minute,
+			}, 0,
+		})
 	}
 	return out
 }
@@ -116,6 +123,9 @@ func name(agg *statemachine.Aggregate) string {
 				b.WriteString(" acked")
 			}
 			b.WriteString(strings.ToLower(" " + string(a[len(a)-1].Result)))
+		}
+		if step.Throttled {
+			b.WriteString(" throttled")
 		}
 		if step.State == dispatching && agg.Outbox.Rejected {
 			b.WriteString(" rejected")
@@ -278,12 +288,21 @@ func (e *explorer) applyEvent(n node, c candidate, seen map[string]bool) []node 
 		for _, broken := range violations(&n.agg, &d, in) {
 			e.t.Errorf("%s + %s by %s: %s", from, c.name, p.name, broken)
 		}
+		if goneOn(&d.After) {
+			continue
+		}
 		if key := to + unnamed(&d.After, in.Now); !seen[key] {
 			seen[key] = true
 			fresh = append(fresh, node{d.After, in.Now})
 		}
 	}
 	return fresh
+}
+
+// goneOn reports whether a step went on after a throttled attempt. Such a job has the state of one
+// that was never throttled, and another count: it would be explored again for each count.
+func goneOn(agg *statemachine.Aggregate) bool {
+	return slices.ContainsFunc(agg.Steps, func(s statemachine.Step) bool { return s.Spent.Throttled > 0 && !s.Throttled })
 }
 
 // unnamed tells apart states that share their rows in the golden file.

@@ -142,7 +142,20 @@ type Result struct {
 	Product
 	// RetryAfter overrides the backoff of a FAILED_RETRY unless it is 0.
 	RetryAfter time.Duration
+	// Throttled says that a FAILED_RETRY is due to a rate limit of the service. Such an attempt
+	// spends no budget, see [FreeThrottles]. Optional.
+	Throttled Throttle
 }
+
+// Throttle is for whose work a service has no capacity until later, as with HTTP status 429. The
+// zero value says that it did not say so.
+type Throttle string
+
+// The scopes of a throttle.
+const (
+	ThrottleService Throttle = "service" // all work of the service
+	ThrottleTenant  Throttle = "tenant"  // the service's work for the tenant of the job
+)
 
 // Product is what a worker gives when it ends a step, by RESULT or by :complete. Each field is
 // optional, and stays with the step.

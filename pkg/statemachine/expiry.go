@@ -127,10 +127,11 @@ type failure struct {
 	message    string
 	trigger    string
 	retryAfter time.Duration
+	throttled  bool
 }
 
-// failAttempt spends one delay of the cause's budget: the step waits for its next
-// attempt, ends as FAILED_FINAL, or is cancelled with its job.
+// failAttempt spends one delay of the cause's budget, unless the service throttled the attempt:
+// the step waits for its next attempt, ends as FAILED_FINAL, or is cancelled with its job.
 func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
 	if c.agg.Job.State == JobCancelling {
@@ -141,11 +142,18 @@ func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 		c.expire(step)
 		return
 	}
-	delay, again := step.spend(cause)
-	if !again {
-		c.failStep(step, f.code, f.message, f.trigger)
-		return
+	var delay time.Duration
+	if f.throttled && step.Spent.Throttled < FreeThrottles {
+		step.Spent.Throttled++
+		step.RetryCause = ""
+	} else {
+		var again bool
+		if delay, again = step.spend(cause); !again {
+			c.failStep(step, f.code, f.message, f.trigger)
+			return
+		}
 	}
+	step.Throttled = f.throttled
 	at := deadline(c.env.Now, c.jitter(delay))
 	if f.retryAfter > 0 {
 		at = deadline(c.env.Now, f.retryAfter)

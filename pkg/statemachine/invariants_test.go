@@ -45,9 +45,11 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 			after.Steps[i-1].State != statemachine.StepSucceeded, "step %d began before step %d had succeeded", i, i-1)
 		report(step.Spent.Dispatch > len(step.Policy.Dispatch)+1 || step.Spent.Ack > len(step.Policy.Ack)+1 ||
 			step.Spent.Execution > len(step.Policy.Execution)+1, "step %d overspent: %+v", i, step.Spent)
+		report(step.Spent.Throttled > statemachine.FreeThrottles, "step %d was throttled %d times without spending", i, step.Spent.Throttled)
 		holds := step.State == statemachine.StepDispatching || step.State == statemachine.StepAwaitingAck ||
 			step.State == statemachine.StepInProgress
 		report(holds && step.LeaseID == "", "step %d is %s without a lease", i, step.State)
+		report(holds && step.Throttled, "step %d is %s, and its latest attempt was throttled", i, step.State)
 		report(step.State == statemachine.StepDispatching && step.ClaimLease != 0, "step %d has the lease of a claim before", i)
 		reported := step.State == statemachine.StepInProgress && step.UpdatedAt.Equal(env.Now)
 		report(reported && step.LeaseExpiresAt.After(env.Now.Add(min(step.Policy.Lease, cmp.Or(step.ClaimLease, step.Policy.Lease)))),
@@ -168,7 +170,7 @@ func lifeOf(s *story) []statemachine.Event {
 		statemachine.Reschedule{NotBefore: &later, NotAfter: &latest}, statemachine.Reschedule{NotBefore: &date, NotAfter: &time.Time{}},
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
-		s.result(statemachine.ResultFailedFinal), s.claimed(),
+		s.result(statemachine.ResultFailedFinal), s.throttled(time.Minute), s.claimed(),
 		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair()},
 		statemachine.Claimed{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},
 		statemachine.Ack{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},

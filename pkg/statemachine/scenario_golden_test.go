@@ -79,6 +79,9 @@ func stepRow(d *statemachine.Decision, step *statemachine.Step) string {
 		parts = append(parts, clock("timeout", step.TimeoutAt))
 	}
 	parts = append(parts, clock("retry", step.NextAttemptAt), spentText(step.Spent))
+	if step.Throttled {
+		parts = append(parts, "throttled")
+	}
 	if step.LastErrorCode != "" && (step.State == waiting || step.State == failed) {
 		parts = append(parts, "error "+step.LastErrorCode)
 	}
@@ -150,7 +153,7 @@ func spentText(spent statemachine.Spent) string {
 	if spent == (statemachine.Spent{}) {
 		return "spent nothing"
 	}
-	text := fmt.Sprintf("spent dispatch %d ack %d execution %d", spent.Dispatch, spent.Ack, spent.Execution)
+	text := fmt.Sprintf("spent dispatch %d ack %d execution %d throttled %d", spent.Dispatch, spent.Ack, spent.Execution, spent.Throttled)
 	return unspent.ReplaceAllString(text, "")
 }
 

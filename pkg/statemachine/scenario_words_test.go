@@ -39,10 +39,11 @@ var verbs = map[string]verb{
 	"heartbeat": {"attempt forged", func(a *args) statemachine.Event {
 		return statemachine.Heartbeat{StepID: a.row.StepID, Pair: a.pair()}
 	}},
-	"result": {"attempt forged status code retry-after ref", func(a *args) statemachine.Event {
+	"result": {"attempt forged status code retry-after throttled ref", func(a *args) statemachine.Event {
 		result := statemachine.Result{
 			StepID: a.row.StepID, Pair: a.pair(), Status: statemachine.ResultStatus(a.said["status"]),
 			ErrorCode: a.said["code"], RetryAfter: a.duration("retry-after"),
+			Throttled: statemachine.Throttle(a.said["throttled"]),
 		}
 		if a.says("ref") {
 			result.ResultRef = fmt.Appendf(nil, `{"uri":%q}`, a.said["ref"])

@@ -26,6 +26,7 @@ const (
 	ReasonRunning     Reason = "running"      // a worker runs the attempt
 	ReasonSilent      Reason = "silent"       // … and has not reported for half of its lease
 	ReasonBackoff     Reason = "backoff"      // until the delay before the next attempt is over
+	ReasonRateLimited Reason = "rate_limited" // until a rate limit of the service allows the next attempt
 	ReasonCancelling  Reason = "cancelling"   // until the worker's attempt ends, then CANCELLED
 	ReasonPausing     Reason = "pausing"      // until the worker's attempt ends, then PAUSED
 )
@@ -124,6 +125,8 @@ func (a *Aggregate) stage() stage {
 	s := stage{step: i, attempt: step.AttemptNo}
 	_, queued := a.Queued()
 	switch {
+	case step.State == StepFailedRetry && step.Throttled:
+		s.reason = ReasonRateLimited
 	case step.State == StepFailedRetry:
 		s.reason = ReasonBackoff
 	case step.State == StepInProgress:
@@ -158,6 +161,8 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 		w.inLine(a, around.First)
 	case ReasonBackoff:
 		w.backoff(step, step.NextAttemptAt)
+	case ReasonRateLimited:
+		w.throttled(step)
 	case ReasonPublishing:
 		w.publishing(a, step, now, around)
 	case ReasonQueued:
@@ -288,6 +293,18 @@ func (w *Waiting) backoff(step *Step, until time.Time) {
 	}
 	retry, allowed := step.retries()
 	w.Detail = fmt.Sprintf("%s retry %d of %d at %s after %s", step.RetryCause, retry, allowed, stamp(until), step.LastErrorCode)
+}
+
+// throttled completes the wait for the service that throttled an attempt.
+func (w *Waiting) throttled(step *Step) {
+	w.Until = step.NextAttemptAt
+	w.Detail = fmt.Sprintf("service %s throttled attempt %d; the next is at %s", step.Service, step.AttemptNo, stamp(w.Until))
+	if step.RetryCause == "" {
+		w.Detail += " and spends no retry"
+		return
+	}
+	retry, allowed := step.retries()
+	w.Detail += fmt.Sprintf(", as %s retry %d of %d", step.RetryCause, retry, allowed)
 }
 
 // retries numbers the retry that a step waits for among those of its cause, and returns how

@@ -210,6 +210,41 @@ func TestWaiting_EachReason(t *testing.T) {
 				Detail: "an operator ended attempt 1; the next is at 2026-01-02T03:14:20.000Z and spends no retry",
 			},
 		},
+		"until the service that throttled it takes work again": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(8*minute + 45*time.Second)
+				s.does(s.throttled(time.Minute))
+			},
+			around: statemachine.Surroundings{Pause: paused},
+			want: statemachine.Waiting{
+				Reason: "rate_limited", Since: at(9*minute + 45*time.Second), Until: at(10*minute + 45*time.Second),
+				Detail: "service ocr throttled attempt 1; the next is at 2026-01-02T03:14:50.000Z and spends no retry",
+			},
+		},
+		"until then, after more throttled attempts than are free": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				s.agg.Steps[0].Spent.Throttled = statemachine.FreeThrottles
+				running(s)
+				s.later(8*minute + 45*time.Second)
+				s.does(s.throttled(time.Minute))
+			},
+			want: statemachine.Waiting{
+				Reason: "rate_limited", Since: at(9*minute + 45*time.Second), Until: at(10*minute + 45*time.Second),
+				Detail: "service ocr throttled attempt 1; the next is at 2026-01-02T03:14:50.000Z, as execution retry 1 of 1",
+			},
+		},
+		"paused while the service throttles it": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(minute)
+				s.does(s.throttled(time.Hour))
+				s.does(statemachine.Pause{})
+			},
+			want: statemachine.Waiting{
+				Reason: "job_paused", Since: at(2 * minute), Detail: "the job is paused, and goes on when it is resumed",
+			},
+		},
 		"being cancelled": {
 			bus: statemachine.BusQueue, tell: func(s *story) {
 				running(s)

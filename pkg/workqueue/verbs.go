@@ -34,6 +34,8 @@ type Failure struct {
 	Message   string
 	// RetryAfter overrides the backoff if it is not 0.
 	RetryAfter time.Duration
+	// Throttled says that a retryable failure is due to a rate limit of the service. Optional.
+	Throttled statemachine.Throttle
 }
 
 // pairOf returns the fence of the attempt that the item carries.
@@ -93,7 +95,7 @@ func (q *Queue) Fail(ctx context.Context, workID string, r statemachine.ItemRequ
 	return q.do(ctx, workID, statemachine.OpFail, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Result{
 			StepID: item.StepID, Pair: pairOf(item), Status: status, ErrorCode: f.Code, ErrorMessage: f.Message,
-			RetryAfter: f.RetryAfter,
+			RetryAfter: f.RetryAfter, Throttled: f.Throttled,
 		}
 	})
 }

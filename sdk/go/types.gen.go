@@ -572,6 +572,24 @@ func (e StepState) Valid() bool {
 	}
 }
 
+// Defines values for ThrottleScope.
+const (
+	ThrottleScopeService ThrottleScope = "service"
+	ThrottleScopeTenant  ThrottleScope = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the ThrottleScope enum.
+func (e ThrottleScope) Valid() bool {
+	switch e {
+	case ThrottleScopeService:
+		return true
+	case ThrottleScopeTenant:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for WaitingReason.
 const (
 	WaitingReasonBackoff     WaitingReason = "backoff"
@@ -585,6 +603,7 @@ const (
 	WaitingReasonPausing     WaitingReason = "pausing"
 	WaitingReasonPublishing  WaitingReason = "publishing"
 	WaitingReasonQueued      WaitingReason = "queued"
+	WaitingReasonRateLimited WaitingReason = "rate_limited"
 	WaitingReasonRunning     WaitingReason = "running"
 	WaitingReasonScheduled   WaitingReason = "scheduled"
 	WaitingReasonScopePaused WaitingReason = "scope_paused"
@@ -616,6 +635,8 @@ func (e WaitingReason) Valid() bool {
 	case WaitingReasonPublishing:
 		return true
 	case WaitingReasonQueued:
+		return true
+	case WaitingReasonRateLimited:
 		return true
 	case WaitingReasonRunning:
 		return true
@@ -2387,6 +2408,16 @@ type StepState string
 // Example: {"customer":"42","env":"prod"}
 type Tags map[string]string
 
+// ThrottleScope With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
+// 429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
+// exactly then. The first 100 such attempts of a step spend no retry.
+//
+// - service: it takes no work at all.
+// - tenant: it takes no work of this job's tenant.
+//
+// Example: service
+type ThrottleScope string
+
 // Violation One violation in a request.
 type Violation struct {
 	// Message What is wrong with it, for people.
@@ -2434,6 +2465,8 @@ type Waiting struct {
 	// - running: a worker runs the attempt.
 	// - silent: a worker runs the attempt, but has not reported for half of its lease.
 	// - backoff: the delay before the next attempt.
+	// - rate_limited: the step's service throttled the last attempt; the next one starts at the
+	//   time that it named.
 	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
@@ -2474,6 +2507,8 @@ type Waiting struct {
 //   - running: a worker runs the attempt.
 //   - silent: a worker runs the attempt, but has not reported for half of its lease.
 //   - backoff: the delay before the next attempt.
+//   - rate_limited: the step's service throttled the last attempt; the next one starts at the
+//     time that it named.
 //   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 //   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //
@@ -2587,7 +2622,8 @@ type WorkFailure struct {
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfterSeconds If retryable, overrides the delay before the next attempt, unless it is 0.
+	// RetryAfterSeconds If retryable, overrides the delay before the next attempt, unless it is 0. Required
+	// with `scope`.
 	//
 	//
 	// Example: 30
@@ -2597,6 +2633,17 @@ type WorkFailure struct {
 	//
 	// Example: true
 	Retryable bool `json:"retryable,omitempty,omitzero"`
+
+	// Scope With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
+	// 429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
+	// exactly then. The first 100 such attempts of a step spend no retry.
+	//
+	// - service: it takes no work at all.
+	// - tenant: it takes no work of this job's tenant.
+	//
+	//
+	// Example: service
+	Scope ThrottleScope `json:"scope,omitempty,omitzero"`
 }
 
 // WorkHeartbeat The worker is still working on its item.

@@ -2035,12 +2035,14 @@ export interface components {
          *     - running: a worker runs the attempt.
          *     - silent: a worker runs the attempt, but has not reported for half of its lease.
          *     - backoff: the delay before the next attempt.
+         *     - rate_limited: the step's service throttled the last attempt; the next one starts at the
+         *       time that it named.
          *     - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
          *     - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
          * @example scope_paused
          * @enum {string}
          */
-        WaitingReason: "job_paused" | "scheduled" | "line_blocked" | "behind" | "starting" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "cancelling" | "pausing";
+        WaitingReason: "job_paused" | "scheduled" | "line_blocked" | "behind" | "starting" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "rate_limited" | "cancelling" | "pausing";
         /**
          * @description What a live job waits for.
          * @example {
@@ -2694,6 +2696,17 @@ export interface components {
          */
         ResultStatus: "SUCCEEDED" | "FAILED_RETRY" | "FAILED_FINAL";
         /**
+         * @description With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
+         *     429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
+         *     exactly then. The first 100 such attempts of a step spend no retry.
+         *
+         *     - service: it takes no work at all.
+         *     - tenant: it takes no work of this job's tenant.
+         * @example service
+         * @enum {string}
+         */
+        ThrottleScope: "service" | "tenant";
+        /**
          * @description A platform service has ended its attempt.
          * @example {
          *       "jobId": "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77",
@@ -2722,9 +2735,11 @@ export interface components {
             /**
              * Format: double
              * @description With FAILED_RETRY, overrides the delay before the next attempt, unless it is 0.
+             *     Required with `scope`.
              * @example 30
              */
             retry_after_seconds?: number;
+            scope?: components["schemas"]["ThrottleScope"];
         };
         /** @description Why an attempt failed, kept as given. */
         ReportedError: {
@@ -2993,10 +3008,12 @@ export interface components {
             error?: components["schemas"]["ReportedError"];
             /**
              * Format: double
-             * @description If retryable, overrides the delay before the next attempt, unless it is 0.
+             * @description If retryable, overrides the delay before the next attempt, unless it is 0. Required
+             *     with `scope`.
              * @example 30
              */
             retry_after_seconds?: number;
+            scope?: components["schemas"]["ThrottleScope"];
         };
         /**
          * @description Status of a work item.
