@@ -40,12 +40,18 @@ type Callback struct {
 	// Caller names the sender as far as the transport knows it, for the history and for
 	// the record of a callback that is refused.
 	Caller string
+	// EveryTenant reports whether the caller may answer for all tenants of the service. Optional:
+	// without it, a throttled RESULT closes the service only for the job's tenant.
+	EveryTenant func(service string) bool
 }
 
 // Config configures a [Service].
 type Config struct {
 	// Ledger keeps the jobs. Required.
 	Ledger *ledger.Ledger
+	// Closer is told what each throttled RESULT closes, once, after its commit. It must not block.
+	// Optional.
+	Closer func(ctx context.Context, c statemachine.Closure)
 	// Rejected is told of each callback that is refused, by its type and the code of the
 	// refusal. It must not block. Optional.
 	Rejected func(kind, cause string)
@@ -82,6 +88,9 @@ type Service struct {
 
 // New returns a service.
 func New(cfg Config) *Service {
+	if cfg.Closer == nil {
+		cfg.Closer = func(context.Context, statemachine.Closure) {}
+	}
 	if cfg.Rejected == nil {
 		cfg.Rejected = func(_, _ string) {}
 	}
@@ -103,6 +112,9 @@ func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 	if err != nil {
 		s.reject(ctx, &c, &result.Job.Job, err)
 		return Answer{}, err
+	}
+	if closure, closes := result.Closure(c.Caller, c.EveryTenant); closes {
+		s.cfg.Closer(ctx, closure)
 	}
 	answer := Answer{
 		Outcome: result.Outcome, JobState: result.Job.Job.State,

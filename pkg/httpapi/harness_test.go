@@ -51,6 +51,7 @@ type harness struct {
 	relay    *outbox.Relay
 	registry *prometheus.Registry
 	log      *buffer
+	closures closures
 	// tenant owns the objects that fill creates. Its default is t.
 	tenant   string
 	commands int

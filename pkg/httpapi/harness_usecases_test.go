@@ -61,7 +61,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused})
+	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused, Closer: h.closures.add})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	h.useCases = httpapi.UseCases{
-		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
+		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger, Closer: h.closures.add}),
 		Jobs: search.New(h.ledger, &ended, search.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ScopePause { return h.useCases.Gate.Covering(target) },
 			LastPoll: queue.LastPoll,

@@ -176,6 +176,7 @@ func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.
 			return e.Queue.Fail(ctx, workID, by, workqueue.Failure{
 				Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
 				RetryAfter: seconds(request.RetryAfterSeconds), Throttled: statemachine.Throttle(request.Scope),
+				EveryTenant: everyTenant(ctx),
 			})
 		})
 	})
@@ -291,6 +292,13 @@ func (e *endpoints) CallbackResult(w http.ResponseWriter, r *http.Request) {
 	callback[api.ResultCallback](e, w, r)
 }
 
+// everyTenant returns a function that reports whether the caller may answer for all tenants of a
+// service.
+func everyTenant(ctx context.Context) func(service string) bool {
+	caller := auth.CallerOf(ctx)
+	return func(service string) bool { return caller.MayServe("", service) }
+}
+
 // callback decodes a callback and applies it.
 func callback[Body any, Callback interface {
 	*Body
@@ -304,7 +312,7 @@ func callback[Body any, Callback interface {
 		}
 		answer, err := e.Callbacks.Apply(ctx, callbacks.Callback{
 			JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: report.Event(), RequestID: requestStateOf(ctx).id,
-			Caller: auth.CallerOf(ctx).Name(),
+			Caller: auth.CallerOf(ctx).Name(), EveryTenant: everyTenant(ctx),
 		})
 		return api.CallbackOutcome{
 			Outcome: api.Outcome(answer.Outcome.String()), JobState: api.JobState(answer.JobState),

@@ -27,7 +27,8 @@ type Result struct {
 	// schedule finishes the rest.
 	PostErr error
 
-	remembered tablestore.Row // the last directive
+	remembered tablestore.Row     // the last directive
+	revisedBy  statemachine.Event // the event that made a revision; nil if there is none
 }
 
 // options are the details of a change besides its event.
@@ -208,6 +209,9 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return Result{}, nil, err
 	}
 	result.Message = plan.message
+	if !d.Light {
+		result.revisedBy = event
+	}
 	for _, record := range []*statemachine.ItemRecord{p.moves.Ended, p.moves.Open} {
 		if o.verb != nil && record != nil && record.WorkID == o.verb.workID {
 			result.Item = statemachine.ViewItem(&d.After, record)

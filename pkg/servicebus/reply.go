@@ -76,6 +76,7 @@ func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 	id := c.Identity()
 	return reply{kind: kind, unknown: unknown, callback: callbacks.Callback{
 		JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: c.Event(), RequestID: messageID,
+		EveryTenant: func(string) bool { return true }, // The reply topics are not divided by tenant.
 	}}, err
 }
 

@@ -93,6 +93,13 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 			reported(statemachine.Result{Status: statemachine.ResultFailedRetry, ErrorCode: "busy", ErrorMessage: "come back", RetryAfter: 1500 * time.Millisecond}), false,
 		},
 		{
+			"RESULT, throttled",
+			result("FAILED_RETRY", map[string]any{"scope": "tenant", "retry_after_seconds": 30}), "RESULT",
+			reported(statemachine.Result{
+				Status: statemachine.ResultFailedRetry, RetryAfter: 30 * time.Second, Throttled: statemachine.ThrottleTenant,
+			}), false,
+		},
+		{
 			"RESULT, failed for good, with an unknown field of the error",
 			result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": "broken", "trace": "…"}}), "RESULT",
 			reported(statemachine.Result{Status: statemachine.ResultFailedFinal, ErrorCode: "broken"}), true,
@@ -105,6 +112,12 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 			done := servicebus.Delivery{Type: servicebus.ReplyType(test.verb), Outcome: servicebus.ReplyApplied, UnknownFields: test.unknown}
 			if delivered != done || from.done() != "complete m0" {
 				t.Errorf("%+v, %q, want %+v, completed", delivered, from.done(), done)
+			}
+			for i := range to.calls {
+				if !to.calls[i].EveryTenant("ocr") {
+					t.Error("a sender to the topics of replies answers for some tenants only")
+				}
+				to.calls[i].EveryTenant = nil
 			}
 			want := []callbacks.Callback{{JobID: "job", StepID: "step", TenantID: "tenant_a", Event: test.event, RequestID: "m0", Caller: "replies-0"}}
 			if diff := cmp.Diff(want, to.calls); diff != "" {

@@ -32,6 +32,9 @@ type Config struct {
 	HeldTenant func(tenantID string) bool
 	// Limits holds back items whose service is limited or closed. Optional.
 	Limits *limits.Gate
+	// Closer is told what each throttled failure closes, once, after its commit. It must not
+	// block. Optional.
+	Closer func(ctx context.Context, c statemachine.Closure)
 	// Random returns numbers in [0, 1), which choose the shard of the ready index and the
 	// partition of old claims where this process starts. Optional. Defaults to
 	// math/rand/v2.
@@ -57,6 +60,7 @@ type Queue struct {
 	held       func(statemachine.Target) bool
 	heldTenant func(string) bool
 	limits     *limits.Gate
+	closer     func(context.Context, statemachine.Closure)
 	logger     *slog.Logger
 	caller     Caller
 }
@@ -78,11 +82,14 @@ func New(cfg Config) (*Queue, error) {
 	if cfg.HeldTenant == nil {
 		cfg.HeldTenant = func(string) bool { return false }
 	}
+	if cfg.Closer == nil {
+		cfg.Closer = func(context.Context, statemachine.Closure) {}
+	}
 	q := &Queue{
 		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror, pollers: newPollers(),
 		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: &expiry{cursor: make(chan expiredCursor, 1)},
 		poll: cmp.Or(cfg.Poll, pollInterval), held: cfg.Held, heldTenant: cfg.HeldTenant, limits: cfg.Limits,
-		logger: cfg.Logger,
+		closer: cfg.Closer, logger: cfg.Logger,
 	}
 	q.expiry.cursor <- expiredCursor{walked: time.Now(), part: int(cfg.Random() * memoryParts)}
 	q.mirror.connect(cfg.Store)

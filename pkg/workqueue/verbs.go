@@ -36,6 +36,9 @@ type Failure struct {
 	RetryAfter time.Duration
 	// Throttled says that a retryable failure is due to a rate limit of the service. Optional.
 	Throttled statemachine.Throttle
+	// EveryTenant reports whether the caller may answer for all tenants of the service. Optional:
+	// without it, a throttled failure closes the service only for the item's tenant.
+	EveryTenant func(service string) bool
 }
 
 // pairOf returns the fence of the attempt that the item carries.
@@ -92,12 +95,22 @@ func (q *Queue) Fail(ctx context.Context, workID string, r statemachine.ItemRequ
 	if f.Retryable {
 		status = statemachine.ResultFailedRetry
 	}
-	return q.do(ctx, workID, statemachine.OpFail, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
-		return statemachine.Result{
-			StepID: item.StepID, Pair: pairOf(item), Status: status, ErrorCode: f.Code, ErrorMessage: f.Message,
-			RetryAfter: f.RetryAfter, Throttled: f.Throttled,
-		}
+	result, err := q.apply(ctx, workID, ledger.Verb{
+		Operation: statemachine.OpFail, Request: r, Sees: q.caller.sees,
+		Event: func(item *statemachine.Item, _ time.Time) statemachine.Event {
+			return statemachine.Result{
+				StepID: item.StepID, Pair: pairOf(item), Status: status, ErrorCode: f.Code, ErrorMessage: f.Message,
+				RetryAfter: f.RetryAfter, Throttled: f.Throttled,
+			}
+		},
 	})
+	if err != nil {
+		return View{}, err
+	}
+	if closure, closes := result.Closure(ledger.CallerOf(ctx), f.EveryTenant); closes {
+		q.closer(ctx, closure)
+	}
+	return q.answer(ctx, &result)
 }
 
 // Stall takes an item from its worker for an operator. It spends no budget.
@@ -125,7 +138,12 @@ func (q *Queue) do(ctx context.Context, workID string, operation statemachine.It
 	if err != nil {
 		return View{}, err
 	}
-	directive, err := q.ledger.WorkDirective(ctx, &result)
+	return q.answer(ctx, &result)
+}
+
+// answer returns the item after a verb.
+func (q *Queue) answer(ctx context.Context, result *ledger.Result) (View, error) {
+	directive, err := q.ledger.WorkDirective(ctx, result)
 	if err != nil {
 		return View{}, asProblem(err)
 	}
