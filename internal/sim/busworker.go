@@ -89,6 +89,21 @@ func (v *visitor) outcome() string {
 	}
 }
 
+// throttleTime is how long a service that throttles an attempt takes no work.
+const throttleTime = 7 * time.Second
+
+// throttle draws whether the service throttled an attempt of that status, and for whom.
+func (v *visitor) throttle(status string) statemachine.Throttle {
+	switch {
+	case status != string(statemachine.ResultFailedRetry) || !v.chance(40):
+		return ""
+	case v.chance(50):
+		return statemachine.ThrottleTenant
+	default:
+		return statemachine.ThrottleService
+	}
+}
+
 // oneOf returns an earlier task, in half of all cases the last one.
 func (v *visitor) oneOf(old []*task) *task {
 	if v.chance(50) {
@@ -114,6 +129,7 @@ func (v *visitor) report(t *task, kind, status string) error {
 	if kind != "result" {
 		op.status = ""
 	}
+	op.throttle = v.throttle(op.status)
 	if kind == "ack" && v.chance(20) {
 		op.lease = 20 * time.Second
 	}
@@ -138,6 +154,9 @@ func (r *request) report(t *task, op *operation) error {
 		body["status"], body["result_ref"] = op.status, resultOf(t.leaseID)
 		if op.status != string(statemachine.ResultSucceeded) {
 			body["error"] = fields{"code": "code"}
+		}
+		if op.throttle != "" {
+			body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
 		}
 	}
 	return r.post("/v1/callbacks/"+op.kind, body, nil)

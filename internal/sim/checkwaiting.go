@@ -72,7 +72,8 @@ func (m *moment) reasons() []string {
 		"job_paused":   state == "PAUSED" && !m.held,
 		"pausing":      state == "PAUSING" && m.held,
 		"cancelling":   state == "CANCELLING" && m.held,
-		"backoff":      free && delayed,
+		"backoff":      free && delayed && !m.step.Throttled,
+		"rate_limited": free && delayed && m.step.Throttled,
 		"scope_paused": ready && covered,
 		"circuit_open": ready && m.unsent && !covered && broken,
 		"publishing":   ready && m.unsent && !covered && !broken,
@@ -122,7 +123,7 @@ func (m *moment) until(reason string) time.Time {
 		return m.around.Circuit.Until
 	case reason == "backoff" && m.unsent:
 		return m.row.Due
-	case reason == "backoff":
+	case reason == "backoff" || reason == "rate_limited":
 		return m.step.Next
 	case m.held:
 		return m.step.End()

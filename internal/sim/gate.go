@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -193,6 +194,7 @@ type operation struct {
 	leaseID   string
 	status    string
 	lease     time.Duration // that an ACK asks for
+	throttle  statemachine.Throttle
 }
 
 type actorKey struct{}

@@ -125,6 +125,7 @@ func (h *itemWorker) do(kind, status string) bool {
 	t := h.task
 	op := &operation{
 		kind: kind, jobID: t.jobID, stepID: t.stepID, attemptNo: t.attemptNo, leaseID: t.leaseID, status: status,
+		throttle: h.throttle(status),
 	}
 	id := fmt.Sprintf("%s-%s-%d-%d", t.leaseID[:8], kind, h.verbs, h.rng.IntN(1000))
 	rev := h.rev
@@ -156,6 +157,9 @@ func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any,
 		verb, body["result_ref"] = "complete", resultOf(h.task.leaseID)
 	case op.kind == "result":
 		verb, body["retryable"], body["error"] = "fail", op.status == "FAILED_RETRY", fields{"code": "code"}
+		if op.throttle != "" {
+			body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
+		}
 	}
 	var got item
 	err := r.post("/v1/work/"+h.workID+":"+verb, body, &got)

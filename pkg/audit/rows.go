@@ -95,6 +95,7 @@ type StepRow struct {
 	ClaimLease             time.Duration // As its worker asked, 0 if it did not.
 	Output, Result         string
 	GaveOutput, GaveResult bool
+	Throttled              bool
 	Memory                 []AttemptMemory
 	Spent, Budget          [3]int // By cause: dispatch, ack, execution.
 	MaxAttempts            int
@@ -119,6 +120,7 @@ func ReadStep(p tablestore.Properties) StepRow {
 		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
 		Output:     c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
 		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),
+		Throttled: c.get("throttled").Bool(),
 	}
 	for i, cause := range []string{"dispatch", "ack", "execution"} {
 		s.Spent[i] = c.int("spent_" + cause)
