@@ -37,6 +37,7 @@ type call struct {
 		Rev        int64   `json:"expected_rev"`
 		Retryable  bool    `json:"retryable"`
 		RetryAfter float64 `json:"retry_after_seconds"`
+		Scope      string  `json:"scope"`
 		Lease      float64 `json:"lease_seconds"`
 		Error      struct {
 			Code    string `json:"code"`

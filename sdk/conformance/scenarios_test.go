@@ -49,6 +49,14 @@ var scenarios = []scenario{
 		}),
 	},
 	{
+		name: "Throttled", payload: what{"do": "throttled", "seconds": 1.5}, state: "SUCCEEDED", attempt: 2,
+		judge: throttled("service"),
+	},
+	{
+		name: "Throttled, of a tenant", payload: what{"do": "throttled_tenant", "seconds": 1}, state: "SUCCEEDED", attempt: 2,
+		judge: throttled("tenant"),
+	},
+	{
 		name: "an ordinary error", payload: what{"do": "throw"}, state: "SUCCEEDED", attempt: 2,
 		judge: failed(func(c *call) bool {
 			message := c.body.Error.Message
@@ -217,6 +225,13 @@ func failed(as func(*call) bool) func(*testing.T, *bench, job) {
 			t.Errorf("the failure was reported so: %+v", reports)
 		}
 	}
+}
+
+// throttled expects a failure of that scope.
+func throttled(scope string) func(*testing.T, *bench, job) {
+	return failed(func(c *call) bool {
+		return c.body.Retryable && c.body.Scope == scope && c.body.RetryAfter >= 1 && c.body.Error.Code == "CONFORMANCE_THROTTLED"
+	})
 }
 
 // conflicted expects that the verb was refused for its rev, and sent again under a new

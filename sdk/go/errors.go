@@ -95,8 +95,8 @@ func tokenRefused(err error) bool {
 	return answered && refused.Status == http.StatusUnauthorized
 }
 
-// StepError is the error of a handler that says what becomes of its step. [Final], [Retry]
-// and [RetryAfter] make one.
+// StepError is the error of a handler that says what becomes of its step. [Final], [Retry],
+// [RetryAfter], [Throttled] and [ThrottledTenant] make one.
 type StepError struct {
 	// Code is for machines, up to 128 bytes: the step and its job show it.
 	Code string
@@ -104,6 +104,9 @@ type StepError struct {
 	Retryable bool
 	// After replaces the delay of the protocol before the next attempt. 0 keeps it.
 	After time.Duration
+	// Scope is for whose work the service takes no more until After, if it throttled the attempt,
+	// which then spends no retry. It counts only if Retryable. Optional.
+	Scope ThrottleScope
 	// Err is the reason. Its text is reported. Optional. Defaults to the code.
 	Err error
 }
@@ -156,6 +159,22 @@ func RetryAfter(delay time.Duration, code, format string, args ...any) error {
 	return &StepError{Code: code, Retryable: true, After: delay, Err: fmt.Errorf(format, args...)}
 }
 
+// Throttled returns the error of work that the service has no capacity for, as with HTTP status
+// 429. Another attempt is made exactly after the delay, which is at most a week and counts as a
+// millisecond if it is shorter. The first 100 such attempts of a step spend no retry.
+func Throttled(after time.Duration, code, format string, args ...any) error {
+	return &StepError{
+		Code: code, Retryable: true, After: after, Scope: ThrottleScopeService, Err: fmt.Errorf(format, args...),
+	}
+}
+
+// ThrottledTenant is [Throttled] for a service that takes no work of the job's tenant, but of others.
+func ThrottledTenant(after time.Duration, code, format string, args ...any) error {
+	return &StepError{
+		Code: code, Retryable: true, After: after, Scope: ThrottleScopeTenant, Err: fmt.Errorf(format, args...),
+	}
+}
+
 // The causes with which a handler's context ends, see [context.Cause].
 var (
 	// ErrCancelled is the cause when the job is being cancelled: no result is needed.
@@ -196,7 +215,11 @@ func failureOf(err, cause error) *StepError {
 	}
 	if failure, ok := errors.AsType[*StepError](err); ok {
 		// What wraps the failure says more than the failure.
-		return &StepError{Code: failure.Code, Retryable: failure.Retryable, After: min(max(failure.After, 0), maxDelay), Err: err}
+		told := &StepError{Code: failure.Code, Retryable: failure.Retryable, After: min(max(failure.After, 0), maxDelay), Err: err}
+		if failure.Retryable && failure.Scope != "" {
+			told.Scope, told.After = failure.Scope, max(told.After, time.Millisecond)
+		}
+		return told
 	}
 	return &StepError{Code: codeFailed, Retryable: true, Err: err}
 }

@@ -16,6 +16,7 @@ import (
 
 // A handler's error decides what becomes of its step.
 func ExampleHandler() {
+	errTooMany := errors.New("429 Too Many Requests")
 	convert := func(context.Context, lucius.Reference) (string, error) { return "s3://bucket/page.png", nil }
 	handler := lucius.Handler(func(ctx context.Context, task *lucius.Task) (any, error) {
 		var payload struct{ Language string }
@@ -31,6 +32,8 @@ func ExampleHandler() {
 			return nil, err // No result is needed.
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, lucius.RetryAfter(time.Minute, "OVERLOADED", "convert: %w", err)
+		case errors.Is(err, errTooMany):
+			return nil, lucius.Throttled(30*time.Second, "TOO_MANY", "convert: %w", err) // spends no retry
 		case err != nil:
 			return nil, err // tried again after the delay of the protocol
 		}

@@ -49,6 +49,7 @@ type body struct {
 	Progress    *lucius.Progress      `json:"progress"`
 	Retryable   bool                  `json:"retryable"`
 	RetryAfter  float64               `json:"retry_after_seconds"`
+	Scope       lucius.ThrottleScope  `json:"scope"`
 	Error       *lucius.ReportedError `json:"error"`
 	Items       []body                `json:"items"`
 }

@@ -79,7 +79,7 @@ func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError, repo
 			method: http.MethodPost, path: workPath(item.WorkID, ":fail"), answer: new(WorkItem),
 			body: WorkFailure{
 				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
-				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(),
+				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(), Scope: failure.Scope,
 				Error: reported,
 			},
 		})

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 
-from lucius import ANY_STEP, Final, Retry, RetryAfter, Worker
+from lucius import ANY_STEP, Final, Retry, RetryAfter, Throttled, Worker
 
 worker = Worker(service=os.environ["CONFORMANCE_SERVICE"], parallel=int(os.environ["CONFORMANCE_PARALLEL"]),
                 grace=float(os.environ["CONFORMANCE_GRACE_SECONDS"]), lease=float(os.environ["CONFORMANCE_LEASE_SECONDS"]))
@@ -61,6 +61,10 @@ def do(task):
         raise Retry("CONFORMANCE_RETRY", "told to retry")
     if what == "retry_after" and first:
         raise RetryAfter(task.payload["seconds"], "CONFORMANCE_RETRY_AFTER", "told to retry later")
+    if what == "throttled" and first:
+        raise Throttled(task.payload["seconds"], "CONFORMANCE_THROTTLED", "told that the service is throttled")
+    if what == "throttled_tenant" and first:
+        raise Throttled(task.payload["seconds"], "CONFORMANCE_THROTTLED", "told that the tenant is throttled", scope="tenant")
     if what == "throw" and first:
         raise RuntimeError("thrown in attempt 1")
     if what == "too_large":

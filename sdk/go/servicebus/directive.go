@@ -95,6 +95,7 @@ func (d *directive) do(handling, replying context.Context) bool {
 		answer = reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: reported}
 		if failure.Retryable {
 			answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
+			answer.Scope = failure.Scope
 		}
 	}
 	givenBack := failure != nil && errors.Is(context.Cause(handling), lucius.ErrStopped) && !d.expired()
@@ -164,6 +165,7 @@ type reply struct {
 	OutputRef         lucius.Reference     `json:"output_ref,omitzero"`
 	ResultRef         lucius.Reference     `json:"result_ref,omitzero"`
 	RetryAfterSeconds float64              `json:"retry_after_seconds,omitzero"`
+	Scope             lucius.ThrottleScope `json:"scope,omitzero"`
 }
 
 // reply sends a reply to the directive, and repeats it until the bus has it. It reports

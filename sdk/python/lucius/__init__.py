@@ -16,7 +16,7 @@ from .aio import AsyncClient
 from .client import Client, Watch
 from .errors import (
     Cancelled, Cause, ConflictError, Final, ForbiddenError, InvalidError, LuciusError, NoAnswerError, NotFoundError,
-    ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
+    ProblemError, Retry, RetryAfter, Throttled, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
 from .model import (
     Accepted, Command, CommandChange, Event, Job, JobState, Line, Lineage, LineageJob, LineState, OrderMode, PlannedStep, RerunPreview,
@@ -31,6 +31,6 @@ __all__ = [
     "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "OrderMode",
     "Line", "LineState", "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
     "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
-    "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",
+    "Task", "Throttled", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",
     "submit_tx",
 ]

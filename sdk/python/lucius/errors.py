@@ -130,6 +130,22 @@ class RetryAfter(Retry):
         self.seconds = float(seconds)
 
 
+class Throttled(RetryAfter):
+    """A :class:`RetryAfter` of a service that has no capacity, as with HTTP status 429.
+
+    The next attempt is made exactly after so many seconds, which count as a millisecond if they
+    are fewer. The first 100 such attempts of a step spend no retry. ``scope`` is ``service``, or
+    ``tenant`` if the service takes no work of the job's tenant, but of others.
+    """
+
+    def __init__(self, after: float, code: str = "throttled", message: str = "", *,
+                 scope: Literal["service", "tenant"] = "service") -> None:
+        super().__init__(after, code, message)
+        if scope not in ("service", "tenant"):
+            raise ValueError(f"scope is {scope!r} and must be service or tenant")
+        self.scope: Literal["service", "tenant"] = scope
+
+
 class Cancelled(LuciusError):
     """Raised by ``task.raise_if_cancelled()``; ``cause`` is that of ``task.cancelled``."""
 

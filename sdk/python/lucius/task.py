@@ -153,11 +153,14 @@ def _cut(text: object, length: int = _MAX_MESSAGE) -> str:
     return str(text).encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
 
 
-def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
+def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None,
+            scope: Optional[str] = None) -> Report:
     """The report of a failure, whose texts :func:`fit` makes fit to be sent."""
     body: Dict[str, Any] = {"retryable": retryable, "error": {"code": str(code), "message": str(message)}}
     if after is not None:
         body["retry_after_seconds"] = min(max(0.0, after), 604800.0)
+    if scope is not None:  # The server refuses a throttle without a time.
+        body["scope"], body["retry_after_seconds"] = scope, max(0.001, body["retry_after_seconds"])
     return "fail", body
 
 

@@ -22,7 +22,7 @@ from ._lease import Lease
 from ._log import Link, named, names, say, show
 from ._payload import decoder
 from ._transport import SHORTEST_POLL, Answer, Interruptible, Token, Transport, encoded, transient
-from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter
+from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter, Throttled
 from .task import CANCELLED, STOPPING, Report, Task, failure, fit
 
 #: What a handler returns: the reference of its result, as a mapping or a dataclass with a uri, or
@@ -55,6 +55,8 @@ class Outcome:
     #: Whether the step is tried again, and after how many seconds if not as the protocol says.
     retryable: bool = False
     after: Optional[float] = None
+    #: Of a :class:`Throttled`: ``service`` or ``tenant``.
+    scope: Optional[str] = None
 
 
 class Worker:
@@ -150,7 +152,8 @@ class Worker:
         verb, body = fit(self._handle(task), self._transport.redact)
         if verb == "complete":
             return Outcome(body.get("result_ref"))
-        return Outcome(None, body["error"]["code"], body["error"]["message"], body["retryable"], body.get("retry_after_seconds"))
+        return Outcome(None, body["error"]["code"], body["error"]["message"], body["retryable"], body.get("retry_after_seconds"),
+                       body.get("scope"))
 
     def stop(self) -> None:
         """Make :meth:`run` finish what is in hand and return. Any thread may call it."""
@@ -344,7 +347,8 @@ class Worker:
             return failure(error.code, error.message, retryable=False)
         if isinstance(error, Retry):
             after = error.seconds if isinstance(error, RetryAfter) else None
-            return failure(error.code, error.message, retryable=True, after=after)
+            scope = error.scope if isinstance(error, Throttled) else None
+            return failure(error.code, error.message, retryable=True, after=after, scope=scope)
         if cause is None:
             say(ERROR, "handler crashed", error, **named(task), error=message)
         return failure("work_failed", message, retryable=True)

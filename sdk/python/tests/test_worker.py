@@ -6,7 +6,7 @@ import time
 import unittest
 from pathlib import Path
 
-from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Worker
+from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Throttled, Worker
 
 from .fake import Fake, Queue
 
@@ -72,6 +72,24 @@ class Reports(unittest.TestCase):
                 verb, body = self.report(fail)
                 got = (body["retryable"], body["error"]["code"], body["error"]["message"], body.get("retry_after_seconds"))
                 self.assertEqual((verb, got), ("fail", want))
+
+    def test_a_throttle_says_for_whom(self):
+        for error, want in (
+            (Throttled(after=30), ("throttled", "service", 30)),
+            (Throttled(30, "HTTP_429", scope="tenant"), ("HTTP_429", "tenant", 30)),
+            (Throttled(0), ("throttled", "service", 0.001)),
+            (Throttled(float("nan")), ("throttled", "service", 0.001)),
+            (Throttled(1e9), ("throttled", "service", 604800)),
+            (RetryAfter(30), ("retry_after", None, 30)),
+        ):
+            def fail(task, error=error):
+                raise error
+            with self.subTest(error=repr(error)):
+                verb, body = self.report(fail)
+                self.assertEqual((verb, body["retryable"]), ("fail", True))
+                self.assertEqual((body["error"]["code"], body.get("scope"), body["retry_after_seconds"]), want)
+        with self.assertRaises(ValueError):
+            Throttled(1, scope="lane")
 
     def test_a_delay_is_a_number(self):
         with self.assertRaises(ValueError):

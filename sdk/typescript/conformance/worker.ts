@@ -3,7 +3,7 @@
 import { readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 
-import { anyStep, Final, jsonLogger, Retry, RetryAfter, type Task, Worker } from "../src/index.js";
+import { anyStep, Final, jsonLogger, Retry, RetryAfter, type Task, Throttled, Worker } from "../src/index.js";
 
 function say(event: string, task: Task, more: Record<string, unknown> = {}): void {
   process.stdout.write(JSON.stringify({ event, jobId: task.jobId, attempt: task.attempt, ...more }) + "\n");
@@ -39,6 +39,12 @@ async function act(task: Task) {
   if (what === "retry_once" && first) throw new Retry("CONFORMANCE_RETRY", "told to retry");
   if (what === "retry_after" && first) {
     throw new RetryAfter(task.payload["seconds"], "CONFORMANCE_RETRY_AFTER", "told to retry later");
+  }
+  if (what === "throttled" && first) {
+    throw new Throttled(task.payload["seconds"], "CONFORMANCE_THROTTLED", "told that the service is throttled");
+  }
+  if (what === "throttled_tenant" && first) {
+    throw new Throttled(task.payload["seconds"], "CONFORMANCE_THROTTLED", "told that the tenant is throttled", { scope: "tenant" });
   }
   if (what === "throw" && first) throw new TypeError("thrown in attempt 1");
   if (what === "too_large") return { ...result(task), filler: "x".repeat(9000) };

@@ -84,6 +84,21 @@ export class RetryAfter extends Retry {
 }
 
 /**
+ * A {@link RetryAfter} of a service that has no capacity, as with HTTP status 429. The next
+ * attempt is made exactly after so many seconds, which count as a millisecond if they are fewer.
+ * The first 100 such attempts of a step spend no retry. The scope is `tenant` if the service takes
+ * no work of the job's tenant, but of others.
+ */
+export class Throttled extends RetryAfter {
+  readonly scope: "service" | "tenant";
+
+  constructor(after: number, code = "throttled", message = "", options: { scope?: "service" | "tenant" } = {}) {
+    super(after, code, message);
+    this.scope = options.scope ?? "service";
+  }
+}
+
+/**
  * Why a task should end soon: the job is being cancelled; the lease is lost, and another
  * worker may have the task, so that nothing is reported for it; or the worker is stopping,
  * and its grace period is over.

@@ -22,9 +22,13 @@ export interface Report {
 }
 
 /** The report of a failure, whose texts {@link fitted} makes fit to be sent. */
-export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
+export function failure(code: string, message: string, retryable: boolean, after?: number, scope?: string): Report {
   const body: Report["body"] = { retryable, error: { code: String(code), message: String(message) } };
   if (after !== undefined) body["retry_after_seconds"] = after > 0 ? Math.min(after, 604_800) : 0;
+  if (scope !== undefined) { // The server refuses a throttle without a time.
+    body["scope"] = scope;
+    body["retry_after_seconds"] = Math.max(Number(body["retry_after_seconds"]), 0.001);
+  }
   return { verb: "fail", body };
 }
 

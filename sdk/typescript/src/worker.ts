@@ -3,7 +3,7 @@ import { setMaxListeners } from "node:events";
 import { hostname } from "node:os";
 
 import { Completions } from "./completions.js";
-import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
+import { Final, LuciusError, ProblemError, Retry, RetryAfter, Throttled } from "./errors.js";
 import { failure, fitted, Lease, type Report } from "./lease.js";
 import { Link, type Logger, named, names, textLogger } from "./log.js";
 import { type Output, type Schema, validate } from "./schema.js";
@@ -66,6 +66,8 @@ export interface Outcome {
   /** Whether the step is tried again, and after how many seconds if not as the protocol says. */
   retryable: boolean;
   after?: number;
+  /** Of a {@link Throttled}. */
+  scope?: "service" | "tenant";
 }
 
 /** The body of a report. */
@@ -74,6 +76,7 @@ interface Reported {
   error?: { code: string; message: string };
   retryable?: boolean;
   retry_after_seconds?: number;
+  scope?: "service" | "tenant";
 }
 
 // The server's limit of a reference, in bytes of JSON.
@@ -162,9 +165,9 @@ export class Worker {
    */
   async do(task: Task<any>): Promise<Outcome> {
     const { body } = fitted(await this.#handle(task), (text) => this.#transport.redact(text));
-    const { error, retryable, retry_after_seconds: after, result_ref: result } = body as Reported;
+    const { error, retryable, retry_after_seconds: after, scope, result_ref: result } = body as Reported;
     if (!error) return { ...(result ? { result } : {}), retryable: false };
-    return { ...error, retryable: retryable === true, ...(after === undefined ? {} : { after }) };
+    return { ...error, retryable: retryable === true, ...(after === undefined ? {} : { after }), ...(scope ? { scope } : {}) };
   }
 
   /** Make {@link Worker.run} finish what is in hand and return. */
@@ -312,7 +315,8 @@ export class Worker {
     if (task.cause === "stopping") return failure("worker_stopped", message, true, 1); // Another worker gets the step at once.
     if (error instanceof Final) return failure(error.code, error.message, false);
     if (error instanceof Retry) {
-      return failure(error.code, error.message, true, error instanceof RetryAfter ? error.seconds : undefined);
+      const after = error instanceof RetryAfter ? error.seconds : undefined;
+      return failure(error.code, error.message, true, after, error instanceof Throttled ? error.scope : undefined);
     }
     if (task.cause === undefined) this.#logger.error("handler crashed", { ...named(task), error: message, ...more });
     return failure("work_failed", message, true);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { anyStep, type Fields, Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
+import { anyStep, type Fields, Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Throttled, Worker, type WorkerOptions } from "../src/index.js";
 import { type Accepts, type Answer, type Asked, fake, queue, type Refuse } from "./fake.js";
 
 const warnings: Error[] = [];
@@ -61,6 +61,22 @@ test("errors say what comes next", async () => {
     const { verb, body } = await report(() => { throw error; });
     assert.equal(verb, "fail");
     assert.deepEqual([body.retryable, body.error.code, body.error.message, body.retry_after_seconds], want);
+  }
+});
+
+test("a throttle says for whom", async () => {
+  const cases: [RetryAfter, unknown[]][] = [
+    [new Throttled(30), ["throttled", "service", 30]],
+    [new Throttled(30, "HTTP_429", "", { scope: "tenant" }), ["HTTP_429", "tenant", 30]],
+    [new Throttled(0), ["throttled", "service", 0.001]],
+    [new Throttled(NaN), ["throttled", "service", 0.001]],
+    [new Throttled(1e9), ["throttled", "service", 604_800]],
+    [new RetryAfter(30), ["retry_after", undefined, 30]],
+  ];
+  for (const [error, want] of cases) {
+    const { verb, body } = await report(() => { throw error; });
+    assert.deepEqual([verb, body.retryable], ["fail", true]);
+    assert.deepEqual([body.error.code, body.scope, body.retry_after_seconds], want);
   }
 });
 

@@ -77,6 +77,10 @@ func (c *conformance) conform(ctx context.Context, task *lucius.Task) (any, erro
 		return nil, lucius.Retry("CONFORMANCE_RETRY", "told to retry")
 	case p.Do == "retry_after" && first:
 		return nil, lucius.RetryAfter(Seconds(p.Seconds), "CONFORMANCE_RETRY_AFTER", "told to retry later")
+	case p.Do == "throttled" && first:
+		return nil, lucius.Throttled(Seconds(p.Seconds), "CONFORMANCE_THROTTLED", "told that the service is throttled")
+	case p.Do == "throttled_tenant" && first:
+		return nil, lucius.ThrottledTenant(Seconds(p.Seconds), "CONFORMANCE_THROTTLED", "told that the tenant is throttled")
 	case p.Do == "throw" && first:
 		return nil, errors.New("thrown in attempt 1")
 	case p.Do == "too_large":
