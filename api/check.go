@@ -21,33 +21,34 @@ import (
 
 // The limits of openapi.yaml on requests, in characters, entries and seconds.
 const (
-	MaxTenantID   = 128      // The longest tenant_id.
-	MaxScopeName  = 128      // The longest name of what a pause stops, in bytes.
-	MaxResolved   = 32       // How many steps a rerun may resolve.
-	MaxDocID      = 256      // The longest doc_id, in bytes.
-	MaxName       = 128      // The longest id, owner, service, step type or request id.
-	MaxReason     = 1024     // The longest reason of a control or operator's request.
-	MaxFilters    = 64       // How many services or step types a claim may name.
-	MaxClaim      = 100      // How many items one claim may ask for.
-	MaxLease      = 86400    // The longest lease_seconds.
-	MaxClaimWait  = 60       // The longest wait_seconds.
-	MaxRetryAfter = 604800   // The longest retry_after_seconds.
-	MaxOutboxID   = 255      // The longest outbox_id.
-	MaxOutboxIDs  = 1000     // How many rows an operator's retry may name.
-	MaxRetryLimit = 10000    // The largest limit of an operator's retry.
-	MaxURI        = 2048     // The longest uri of a reference.
-	MaxRef        = 8 << 10  // The size of a reference as it was sent, in bytes.
-	MaxPage       = 1000     // How many entries a page may hold.
-	DefaultPage   = 100      // How many entries a page holds unless asked otherwise.
-	MaxPageToken  = 1024     // The longest page_token.
-	MaxMinutes    = 60       // The largest minutes of the operators' views.
-	MaxBatch      = 100      // How many commands or completions a batch may hold.
-	MaxRetryJobs  = 1000     // How many jobs a retry may name.
-	MaxBulkJobs   = 10_000   // How many jobs an operation changes, unless its limit is lower.
-	MaxRetryRate  = 1000     // The largest rate_per_second.
-	MaxRamp       = 3600     // The largest ramp_seconds.
-	MaxPause      = 31536000 // The largest for_seconds of a pause.
-	MaxMark       = 2592000  // The largest for_seconds of a mark.
+	MaxTenantID   = 128        // The longest tenant_id.
+	MaxScopeName  = 128        // The longest name of what a pause stops, in bytes.
+	MaxResolved   = 32         // How many steps a rerun may resolve.
+	MaxDocID      = 256        // The longest doc_id, in bytes.
+	MaxName       = 128        // The longest id, owner, service, step type or request id.
+	MaxReason     = 1024       // The longest reason of a control or operator's request.
+	MaxFilters    = 64         // How many services or step types a claim may name.
+	MaxClaim      = 100        // How many items one claim may ask for.
+	MaxLease      = 86400      // The longest lease_seconds.
+	MaxClaimWait  = 60         // The longest wait_seconds.
+	MaxRetryAfter = 604800     // The longest retry_after_seconds.
+	MaxOutboxID   = 255        // The longest outbox_id.
+	MaxOutboxIDs  = 1000       // How many rows an operator's retry may name.
+	MaxRetryLimit = 10000      // The largest limit of an operator's retry.
+	MaxURI        = 2048       // The longest uri of a reference.
+	MaxRef        = 8 << 10    // The size of a reference as it was sent, in bytes.
+	MaxPage       = 1000       // How many entries a page may hold.
+	DefaultPage   = 100        // How many entries a page holds unless asked otherwise.
+	MaxPageToken  = 1024       // The longest page_token.
+	MaxMinutes    = 60         // The largest minutes of the operators' views.
+	MaxBatch      = 100        // How many commands or completions a batch may hold.
+	MaxRetryJobs  = 1000       // How many jobs a retry may name.
+	MaxBulkJobs   = 10_000     // How many jobs an operation changes, unless its limit is lower.
+	MaxRetryRate  = 1000       // The largest rate_per_second.
+	MaxRamp       = 3600       // The largest ramp_seconds.
+	MaxPause      = 31536000   // The largest for_seconds of a pause or a closure.
+	MaxStarts     = 1000000000 // The largest count of a limit.
+	MaxMark       = 2592000    // The largest for_seconds of a mark.
 
 	MaxInbox = 100 // How many commands of the inbox a request may name.
 

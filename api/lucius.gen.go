@@ -1609,6 +1609,54 @@ type ClaimedWork struct {
 	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
 
+// CloseRequest For how long to close a scope: one of `for_seconds` and `until`.
+type CloseRequest struct {
+	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names.
+	// Otherwise each of these gets 400 `invalid_envelope`.
+	//
+	//
+	// Example: false
+	AllowUnknown bool `json:"allow_unknown,omitempty,omitzero"`
+
+	// ForSeconds How long from now, by the server's clock.
+	//
+	// Example: 300
+	ForSeconds *float64 `json:"for_seconds,omitempty"`
+
+	// Reason Why; shown with the closure.
+	//
+	// Example: The vendor answers 503.
+	Reason string `json:"reason"`
+
+	// Until When it opens by itself, by the server's clock; it must be in the future.
+	//
+	// Example: 2026-01-27T18:00:00.000Z
+	Until Time `json:"until,omitempty,omitzero"`
+}
+
+// Closure Why nothing of a scope starts.
+type Closure struct {
+	// By The name of the caller who closed it for the longest.
+	//
+	// Example: alice
+	By string `json:"by"`
+
+	// Reason Why.
+	//
+	// Example: The vendor answers 503.
+	Reason string `json:"reason"`
+
+	// Since Since when it is closed without a break.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	Since Time `json:"since"`
+
+	// Until When it opens by itself.
+	//
+	// Example: 2026-01-27T12:05:00.000Z
+	Until Time `json:"until"`
+}
+
 // Command What an application wants done. Lengths are in bytes of UTF-8, a reference
 // is at most 8 KiB.
 //
@@ -4927,6 +4975,94 @@ type ServiceWorker struct {
 	Polling bool `json:"polling"`
 }
 
+// StartLimit A scope with its limit, its closure, or both.
+type StartLimit struct {
+	// Actor The name of the caller who set the limit; absent without one.
+	//
+	// Example: alice
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// AsOf When the server read this.
+	//
+	// Example: 2026-01-27T12:01:00.000Z
+	AsOf Time `json:"as_of"`
+
+	// Closed The closure; absent if the scope is open.
+	Closed *Closure `json:"closed,omitempty"`
+
+	// ID The scope as a text.
+	//
+	// Example: service:ocr
+	ID string `json:"id"`
+
+	// Reason Why the limit is set; absent without one.
+	//
+	// Example: The vendor's quota.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Service The service.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// Starts The limit; absent if the scope is only closed.
+	Starts *Starts `json:"starts,omitempty"`
+
+	// StepType The step type; absent means all.
+	//
+	// Example: OCR
+	StepType string `json:"step_type,omitempty,omitzero"`
+
+	// TenantID The tenant; absent means all.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+
+	// Used How many starts of the limit are used now, those included that processes may still make
+	// with leased tokens. Absent without a limit.
+	//
+	//
+	// Example: 42
+	Used *int `json:"used,omitempty"`
+}
+
+// StartLimitList All limits and closures.
+type StartLimitList struct {
+	// Limits The scopes, by id.
+	Limits []StartLimit `json:"limits"`
+}
+
+// StartLimitRequest The limit of a scope.
+type StartLimitRequest struct {
+	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names.
+	// Otherwise each of these gets 400 `invalid_envelope`.
+	//
+	//
+	// Example: false
+	AllowUnknown bool `json:"allow_unknown,omitempty,omitzero"`
+
+	// Reason Why; shown with the limit.
+	//
+	// Example: The vendor's quota.
+	Reason string `json:"reason"`
+
+	// Starts How many starts there may be in any window of time.
+	Starts Starts `json:"starts"`
+}
+
+// Starts How many starts there may be in any window of time.
+type Starts struct {
+	// Count The starts in a window. All of them may come at once.
+	//
+	// Example: 600
+	Count int32 `json:"count"`
+
+	// Window The length of the window, from 1s to 24h.
+	//
+	// Example: 1m
+	Window string `json:"window"`
+}
+
 // Step A step of a job.
 type Step struct {
 	// AttemptNo Number of the latest attempt; 0 before the first dispatch.
@@ -6051,6 +6187,9 @@ type JobID = string
 // Limit defines model for Limit.
 type Limit = int32
 
+// LimitID defines model for LimitId.
+type LimitID = string
+
 // LineID defines model for LineId.
 type LineID = string
 
@@ -6543,6 +6682,15 @@ type DiscardInboxJSONRequestBody = InboxDiscardRequest
 // RetryInboxJSONRequestBody defines body for RetryInbox for application/json ContentType.
 type RetryInboxJSONRequestBody = InboxRetryRequest
 
+// SetLimitJSONRequestBody defines body for SetLimit for application/json ContentType.
+type SetLimitJSONRequestBody = StartLimitRequest
+
+// CloseLimitJSONRequestBody defines body for CloseLimit for application/json ContentType.
+type CloseLimitJSONRequestBody = CloseRequest
+
+// OpenLimitJSONRequestBody defines body for OpenLimit for application/json ContentType.
+type OpenLimitJSONRequestBody = ControlRequest
+
 // SetMarkJSONRequestBody defines body for SetMark for application/json ContentType.
 type SetMarkJSONRequestBody = MarkRequest
 
@@ -6869,6 +7017,97 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListLimits Read the limits and closures
+	//
+	// The scopes whose starts are limited, and those that are closed, read from the store.
+	//
+	// Corresponds with GET /v1/admin/limits (the `ListLimits` operationId).
+	ListLimits(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteLimit Delete a limit
+	//
+	// Starts of the scope are no longer limited, within a second. A closure stays.
+	//
+	// Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
+	DeleteLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetLimit Read a limit
+	//
+	// 404 `not_found` if the scope has no limit and is not closed.
+	//
+	// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
+	GetLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetLimitWithBody Limit the starts of a scope
+	//
+	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+	// before a change of the limit go on to count; a longer window is kept from one such window
+	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+	SetLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetLimit Limit the starts of a scope
+	//
+	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+	// before a change of the limit go on to count; a longer window is kept from one such window
+	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+	SetLimit(ctx context.Context, limitID LimitID, body SetLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseLimitWithBody Close a scope
+	//
+	// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+	// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+	// starts double every second, for as long as the closure lasted, at most 15 s. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+	// a step type and the server publishes to Service Bus.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+	CloseLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloseLimit Close a scope
+	//
+	// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+	// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+	// starts double every second, for as long as the closure lasted, at most 15 s. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+	// a step type and the server publishes to Service Bus.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+	CloseLimit(ctx context.Context, limitID LimitID, body CloseLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// OpenLimitWithBody Open a closed scope
+	//
+	// Ends the closure, as if its time were over. A result from before that does not close the
+	// scope again. 404 `not_found` if the scope is not closed.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+	OpenLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// OpenLimit Open a closed scope
+	//
+	// Ends the closure, as if its time were over. A result from before that does not close the
+	// scope again. 404 `not_found` if the scope is not closed.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+	OpenLimit(ctx context.Context, limitID LimitID, body OpenLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListMarks Read the marks of findings
 	//
@@ -8079,6 +8318,187 @@ func (c *Client) RetryInboxWithBody(ctx context.Context, contentType string, bod
 // Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetryInboxRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListLimits Read the limits and closures
+//
+// The scopes whose starts are limited, and those that are closed, read from the store.
+//
+// Corresponds with GET /v1/admin/limits (the `ListLimits` operationId).
+func (c *Client) ListLimits(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListLimitsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteLimit Delete a limit
+//
+// Starts of the scope are no longer limited, within a second. A closure stays.
+//
+// Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
+func (c *Client) DeleteLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteLimitRequest(c.Server, limitID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetLimit Read a limit
+//
+// 404 `not_found` if the scope has no limit and is not closed.
+//
+// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
+func (c *Client) GetLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLimitRequest(c.Server, limitID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetLimitWithBody Limit the starts of a scope
+//
+// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+// before a change of the limit go on to count; a longer window is kept from one such window
+// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+func (c *Client) SetLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetLimitRequestWithBody(c.Server, limitID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetLimit Limit the starts of a scope
+//
+// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+// before a change of the limit go on to count; a longer window is kept from one such window
+// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+func (c *Client) SetLimit(ctx context.Context, limitID LimitID, body SetLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetLimitRequest(c.Server, limitID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseLimitWithBody Close a scope
+//
+// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+// starts double every second, for as long as the closure lasted, at most 15 s. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+// a step type and the server publishes to Service Bus.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+func (c *Client) CloseLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseLimitRequestWithBody(c.Server, limitID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloseLimit Close a scope
+//
+// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+// starts double every second, for as long as the closure lasted, at most 15 s. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+// a step type and the server publishes to Service Bus.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+func (c *Client) CloseLimit(ctx context.Context, limitID LimitID, body CloseLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloseLimitRequest(c.Server, limitID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// OpenLimitWithBody Open a closed scope
+//
+// Ends the closure, as if its time were over. A result from before that does not close the
+// scope again. 404 `not_found` if the scope is not closed.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+func (c *Client) OpenLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewOpenLimitRequestWithBody(c.Server, limitID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// OpenLimit Open a closed scope
+//
+// Ends the closure, as if its time were over. A result from before that does not close the
+// scope again. 404 `not_found` if the scope is not closed.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+func (c *Client) OpenLimit(ctx context.Context, limitID LimitID, body OpenLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewOpenLimitRequest(c.Server, limitID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -10520,6 +10940,242 @@ func NewRetryInboxRequestWithBody(server string, contentType string, body io.Rea
 	}
 
 	operationPath := fmt.Sprintf("/v1/admin/inbox:retry")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListLimitsRequest constructs an http.Request for the ListLimits method
+func NewListLimitsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteLimitRequest constructs an http.Request for the DeleteLimit method
+func NewDeleteLimitRequest(server string, limitID LimitID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "limitId", limitID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetLimitRequest constructs an http.Request for the GetLimit method
+func NewGetLimitRequest(server string, limitID LimitID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "limitId", limitID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetLimitRequest calls the generic SetLimit builder with application/json body
+func NewSetLimitRequest(server string, limitID LimitID, body SetLimitJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetLimitRequestWithBody(server, limitID, "application/json", bodyReader)
+}
+
+// NewSetLimitRequestWithBody constructs an http.Request for the SetLimit method, with any body, and a specified content type
+func NewSetLimitRequestWithBody(server string, limitID LimitID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "limitId", limitID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCloseLimitRequest calls the generic CloseLimit builder with application/json body
+func NewCloseLimitRequest(server string, limitID LimitID, body CloseLimitJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCloseLimitRequestWithBody(server, limitID, "application/json", bodyReader)
+}
+
+// NewCloseLimitRequestWithBody constructs an http.Request for the CloseLimit method, with any body, and a specified content type
+func NewCloseLimitRequestWithBody(server string, limitID LimitID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "limitId", limitID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits/%s:close", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewOpenLimitRequest calls the generic OpenLimit builder with application/json body
+func NewOpenLimitRequest(server string, limitID LimitID, body OpenLimitJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewOpenLimitRequestWithBody(server, limitID, "application/json", bodyReader)
+}
+
+// NewOpenLimitRequestWithBody constructs an http.Request for the OpenLimit method, with any body, and a specified content type
+func NewOpenLimitRequestWithBody(server string, limitID LimitID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "limitId", limitID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/limits/%s:open", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -13786,6 +14442,103 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
 
+	// ListLimitsWithResponse Read the limits and closures
+	//
+	// The scopes whose starts are limited, and those that are closed, read from the store.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/limits (the `ListLimits` operationId).
+	ListLimitsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLimitsResponse, error)
+
+	// DeleteLimitWithResponse Delete a limit
+	//
+	// Starts of the scope are no longer limited, within a second. A closure stays.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
+	DeleteLimitWithResponse(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*DeleteLimitResponse, error)
+
+	// GetLimitWithResponse Read a limit
+	//
+	// 404 `not_found` if the scope has no limit and is not closed.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
+	GetLimitWithResponse(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*GetLimitResponse, error)
+
+	// SetLimitWithBodyWithResponse Limit the starts of a scope
+	//
+	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+	// before a change of the limit go on to count; a longer window is kept from one such window
+	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+	SetLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetLimitResponse, error)
+
+	// SetLimitWithResponse Limit the starts of a scope
+	//
+	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+	// before a change of the limit go on to count; a longer window is kept from one such window
+	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+	SetLimitWithResponse(ctx context.Context, limitID LimitID, body SetLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*SetLimitResponse, error)
+
+	// CloseLimitWithBodyWithResponse Close a scope
+	//
+	// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+	// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+	// starts double every second, for as long as the closure lasted, at most 15 s. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+	// a step type and the server publishes to Service Bus.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+	CloseLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseLimitResponse, error)
+
+	// CloseLimitWithResponse Close a scope
+	//
+	// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+	// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+	// starts double every second, for as long as the closure lasted, at most 15 s. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+	// a step type and the server publishes to Service Bus.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+	CloseLimitWithResponse(ctx context.Context, limitID LimitID, body CloseLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseLimitResponse, error)
+
+	// OpenLimitWithBodyWithResponse Open a closed scope
+	//
+	// Ends the closure, as if its time were over. A result from before that does not close the
+	// scope again. 404 `not_found` if the scope is not closed.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+	OpenLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*OpenLimitResponse, error)
+
+	// OpenLimitWithResponse Open a closed scope
+	//
+	// Ends the closure, as if its time were over. A result from before that does not close the
+	// scope again. 404 `not_found` if the scope is not closed.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+	OpenLimitWithResponse(ctx context.Context, limitID LimitID, body OpenLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*OpenLimitResponse, error)
+
 	// ListMarksWithResponse Read the marks of findings
 	//
 	// What operators said about findings. `lucius attention` and the console compute findings
@@ -15320,6 +16073,368 @@ func (r RetryInboxResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r RetryInboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListLimitsResponse401Headers the declared response headers of an HTTP 401 response for ListLimits
+type ListLimitsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListLimitsResponse429Headers the declared response headers of an HTTP 429 response for ListLimits
+type ListLimitsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListLimitsResponse503Headers the declared response headers of an HTTP 503 response for ListLimits
+type ListLimitsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListLimitsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimitList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListLimitsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListLimitsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListLimitsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListLimitsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListLimitsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// DeleteLimitResponse401Headers the declared response headers of an HTTP 401 response for DeleteLimit
+type DeleteLimitResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// DeleteLimitResponse429Headers the declared response headers of an HTTP 429 response for DeleteLimit
+type DeleteLimitResponse429Headers struct {
+	RetryAfter int32
+}
+
+// DeleteLimitResponse503Headers the declared response headers of an HTTP 503 response for DeleteLimit
+type DeleteLimitResponse503Headers struct {
+	RetryAfter int32
+}
+
+type DeleteLimitResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimit
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *DeleteLimitResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *DeleteLimitResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *DeleteLimitResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteLimitResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteLimitResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// GetLimitResponse401Headers the declared response headers of an HTTP 401 response for GetLimit
+type GetLimitResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// GetLimitResponse429Headers the declared response headers of an HTTP 429 response for GetLimit
+type GetLimitResponse429Headers struct {
+	RetryAfter int32
+}
+
+// GetLimitResponse503Headers the declared response headers of an HTTP 503 response for GetLimit
+type GetLimitResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetLimitResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimit
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetLimitResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetLimitResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetLimitResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLimitResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLimitResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// SetLimitResponse401Headers the declared response headers of an HTTP 401 response for SetLimit
+type SetLimitResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// SetLimitResponse429Headers the declared response headers of an HTTP 429 response for SetLimit
+type SetLimitResponse429Headers struct {
+	RetryAfter int32
+}
+
+// SetLimitResponse503Headers the declared response headers of an HTTP 503 response for SetLimit
+type SetLimitResponse503Headers struct {
+	RetryAfter int32
+}
+
+type SetLimitResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimit
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *SetLimitResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *SetLimitResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *SetLimitResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r SetLimitResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetLimitResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CloseLimitResponse401Headers the declared response headers of an HTTP 401 response for CloseLimit
+type CloseLimitResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CloseLimitResponse429Headers the declared response headers of an HTTP 429 response for CloseLimit
+type CloseLimitResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CloseLimitResponse503Headers the declared response headers of an HTTP 503 response for CloseLimit
+type CloseLimitResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CloseLimitResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimit
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CloseLimitResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CloseLimitResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CloseLimitResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CloseLimitResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CloseLimitResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// OpenLimitResponse401Headers the declared response headers of an HTTP 401 response for OpenLimit
+type OpenLimitResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// OpenLimitResponse429Headers the declared response headers of an HTTP 429 response for OpenLimit
+type OpenLimitResponse429Headers struct {
+	RetryAfter int32
+}
+
+// OpenLimitResponse503Headers the declared response headers of an HTTP 503 response for OpenLimit
+type OpenLimitResponse503Headers struct {
+	RetryAfter int32
+}
+
+type OpenLimitResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StartLimit
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *OpenLimitResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *OpenLimitResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *OpenLimitResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r OpenLimitResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r OpenLimitResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -18962,6 +20077,157 @@ func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body R
 	return ParseRetryInboxResponse(rsp)
 }
 
+// ListLimitsWithResponse Read the limits and closures
+//
+// The scopes whose starts are limited, and those that are closed, read from the store.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/limits (the `ListLimits` operationId).
+func (c *ClientWithResponses) ListLimitsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLimitsResponse, error) {
+	rsp, err := c.ListLimits(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListLimitsResponse(rsp)
+}
+
+// DeleteLimitWithResponse Delete a limit
+//
+// Starts of the scope are no longer limited, within a second. A closure stays.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
+func (c *ClientWithResponses) DeleteLimitWithResponse(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*DeleteLimitResponse, error) {
+	rsp, err := c.DeleteLimit(ctx, limitID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteLimitResponse(rsp)
+}
+
+// GetLimitWithResponse Read a limit
+//
+// 404 `not_found` if the scope has no limit and is not closed.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
+func (c *ClientWithResponses) GetLimitWithResponse(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*GetLimitResponse, error) {
+	rsp, err := c.GetLimit(ctx, limitID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLimitResponse(rsp)
+}
+
+// SetLimitWithBodyWithResponse Limit the starts of a scope
+//
+// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+// before a change of the limit go on to count; a longer window is kept from one such window
+// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+func (c *ClientWithResponses) SetLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetLimitResponse, error) {
+	rsp, err := c.SetLimitWithBody(ctx, limitID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetLimitResponse(rsp)
+}
+
+// SetLimitWithResponse Limit the starts of a scope
+//
+// Sets how many attempts of the scope workers may claim in any window of time. Starts from
+// before a change of the limit go on to count; a longer window is kept from one such window
+// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
+func (c *ClientWithResponses) SetLimitWithResponse(ctx context.Context, limitID LimitID, body SetLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*SetLimitResponse, error) {
+	rsp, err := c.SetLimit(ctx, limitID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetLimitResponse(rsp)
+}
+
+// CloseLimitWithBodyWithResponse Close a scope
+//
+// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+// starts double every second, for as long as the closure lasted, at most 15 s. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+// a step type and the server publishes to Service Bus.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+func (c *ClientWithResponses) CloseLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloseLimitResponse, error) {
+	rsp, err := c.CloseLimitWithBody(ctx, limitID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseLimitResponse(rsp)
+}
+
+// CloseLimitWithResponse Close a scope
+//
+// Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+// closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+// starts double every second, for as long as the closure lasted, at most 15 s. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+// a step type and the server publishes to Service Bus.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:close (the `CloseLimit` operationId).
+func (c *ClientWithResponses) CloseLimitWithResponse(ctx context.Context, limitID LimitID, body CloseLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*CloseLimitResponse, error) {
+	rsp, err := c.CloseLimit(ctx, limitID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloseLimitResponse(rsp)
+}
+
+// OpenLimitWithBodyWithResponse Open a closed scope
+//
+// Ends the closure, as if its time were over. A result from before that does not close the
+// scope again. 404 `not_found` if the scope is not closed.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+func (c *ClientWithResponses) OpenLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*OpenLimitResponse, error) {
+	rsp, err := c.OpenLimitWithBody(ctx, limitID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseOpenLimitResponse(rsp)
+}
+
+// OpenLimitWithResponse Open a closed scope
+//
+// Ends the closure, as if its time were over. A result from before that does not close the
+// scope again. 404 `not_found` if the scope is not closed.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/limits/{limitId}:open (the `OpenLimit` operationId).
+func (c *ClientWithResponses) OpenLimitWithResponse(ctx context.Context, limitID LimitID, body OpenLimitJSONRequestBody, reqEditors ...RequestEditorFn) (*OpenLimitResponse, error) {
+	rsp, err := c.OpenLimit(ctx, limitID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseOpenLimitResponse(rsp)
+}
+
 // ListMarksWithResponse Read the marks of findings
 //
 // What operators said about findings. `lucius attention` and the console compute findings
@@ -21438,6 +22704,703 @@ func ParseRetryInboxResponse(rsp *http.Response) (*RetryInboxResponse, error) {
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers RetryInboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListLimitsResponse parses an HTTP response from a ListLimitsWithResponse call
+func ParseListLimitsResponse(rsp *http.Response) (*ListLimitsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListLimitsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimitList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListLimitsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListLimitsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListLimitsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteLimitResponse parses an HTTP response from a DeleteLimitWithResponse call
+func ParseDeleteLimitResponse(rsp *http.Response) (*DeleteLimitResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteLimitResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimit
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers DeleteLimitResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers DeleteLimitResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers DeleteLimitResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetLimitResponse parses an HTTP response from a GetLimitWithResponse call
+func ParseGetLimitResponse(rsp *http.Response) (*GetLimitResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLimitResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimit
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers GetLimitResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetLimitResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetLimitResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetLimitResponse parses an HTTP response from a SetLimitWithResponse call
+func ParseSetLimitResponse(rsp *http.Response) (*SetLimitResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetLimitResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimit
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers SetLimitResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers SetLimitResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers SetLimitResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCloseLimitResponse parses an HTTP response from a CloseLimitWithResponse call
+func ParseCloseLimitResponse(rsp *http.Response) (*CloseLimitResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CloseLimitResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimit
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CloseLimitResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CloseLimitResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CloseLimitResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseOpenLimitResponse parses an HTTP response from a OpenLimitWithResponse call
+func ParseOpenLimitResponse(rsp *http.Response) (*OpenLimitResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &OpenLimitResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StartLimit
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers OpenLimitResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers OpenLimitResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers OpenLimitResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -27962,6 +29925,24 @@ type ServerInterface interface {
 	// RetryInbox Try refused commands again
 	// (POST /v1/admin/inbox:retry)
 	RetryInbox(w http.ResponseWriter, r *http.Request)
+	// ListLimits Read the limits and closures
+	// (GET /v1/admin/limits)
+	ListLimits(w http.ResponseWriter, r *http.Request)
+	// DeleteLimit Delete a limit
+	// (DELETE /v1/admin/limits/{limitId})
+	DeleteLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
+	// GetLimit Read a limit
+	// (GET /v1/admin/limits/{limitId})
+	GetLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
+	// SetLimit Limit the starts of a scope
+	// (PUT /v1/admin/limits/{limitId})
+	SetLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
+	// CloseLimit Close a scope
+	// (POST /v1/admin/limits/{limitId}:close)
+	CloseLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
+	// OpenLimit Open a closed scope
+	// (POST /v1/admin/limits/{limitId}:open)
+	OpenLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
 	// ListMarks Read the marks of findings
 	// (GET /v1/admin/marks)
 	ListMarks(w http.ResponseWriter, r *http.Request)
@@ -28629,6 +30610,150 @@ func (siw *ServerInterfaceWrapper) RetryInbox(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.RetryInbox(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListLimits operation middleware
+func (siw *ServerInterfaceWrapper) ListLimits(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLimits(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteLimit operation middleware
+func (siw *ServerInterfaceWrapper) DeleteLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "limitId" -------------
+	var limitID LimitID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limitId", mux.Vars(r)["limitId"], &limitID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limitId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteLimit(w, r, limitID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetLimit operation middleware
+func (siw *ServerInterfaceWrapper) GetLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "limitId" -------------
+	var limitID LimitID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limitId", mux.Vars(r)["limitId"], &limitID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limitId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetLimit(w, r, limitID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetLimit operation middleware
+func (siw *ServerInterfaceWrapper) SetLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "limitId" -------------
+	var limitID LimitID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limitId", mux.Vars(r)["limitId"], &limitID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limitId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetLimit(w, r, limitID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CloseLimit operation middleware
+func (siw *ServerInterfaceWrapper) CloseLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "limitId" -------------
+	var limitID LimitID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limitId", mux.Vars(r)["limitId"], &limitID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limitId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CloseLimit(w, r, limitID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OpenLimit operation middleware
+func (siw *ServerInterfaceWrapper) OpenLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "limitId" -------------
+	var limitID LimitID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limitId", mux.Vars(r)["limitId"], &limitID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limitId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OpenLimit(w, r, limitID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -30886,6 +33011,18 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/pauses", wrapper.CreatePause).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/pauses/{pauseId}:resume", wrapper.ResumePause).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits", wrapper.ListLimits).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits/{limitId}", wrapper.DeleteLimit).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits/{limitId}", wrapper.GetLimit).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits/{limitId}", wrapper.SetLimit).Methods(http.MethodPut)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits/{limitId}:close", wrapper.CloseLimit).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/limits/{limitId}:open", wrapper.OpenLimit).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/marks", wrapper.ListMarks).Methods(http.MethodGet)
 

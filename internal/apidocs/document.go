@@ -33,7 +33,9 @@ type document struct {
 type pathItem struct {
 	Parameters []parameter
 	Get        *operation
+	Put        *operation
 	Post       *operation
+	Delete     *operation
 }
 
 type operation struct {

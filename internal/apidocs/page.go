@@ -82,7 +82,9 @@ func view(d *document) (*page, error) {
 		made.Groups = append(made.Groups, group{Name: tag.Name, Text: tag.Description})
 	}
 	for _, path := range d.Paths {
-		for _, each := range []named[*operation]{{"GET", path.Value.Get}, {"POST", path.Value.Post}} {
+		for _, each := range []named[*operation]{
+			{"GET", path.Value.Get}, {"PUT", path.Value.Put}, {"POST", path.Value.Post}, {"DELETE", path.Value.Delete},
+		} {
 			if each.Value == nil {
 				continue
 			}

@@ -16,6 +16,7 @@ const (
 	SchemaVersionUnsupported Code = "schema_version_unsupported" // the protocol does not name the schema_version
 	IdempotencyMismatch      Code = "idempotency_mismatch"       // the idempotency key was used for another command
 	NotAfterPassed           Code = "not_after_passed"           // not_after is not later than now and than not_before
+	LimitUnsupported         Code = "limit_unsupported"          // the server's bus cannot limit the starts of this scope
 	UnsupportedMediaType     Code = "unsupported_media_type"     // the body is not declared as application/json
 	MethodNotAllowed         Code = "method_not_allowed"         // the path exists, but not with this method
 	// TooLarge: the body, a part of it, or the directive that it would make,
@@ -101,6 +102,7 @@ var definitions = []definition{
 	{SchemaVersionUnsupported, http.StatusUnprocessableEntity, "The schema version is not supported"},
 	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key belongs to another command"},
 	{NotAfterPassed, http.StatusUnprocessableEntity, "The job would expire before it may begin"},
+	{LimitUnsupported, http.StatusUnprocessableEntity, "The server cannot limit this scope"},
 	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
 	{LineFull, http.StatusTooManyRequests, "Too many jobs of the order key wait"},
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},

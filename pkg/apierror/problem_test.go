@@ -46,6 +46,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"ref_invalid":                http.StatusUnprocessableEntity,
 		"schema_version_unsupported": http.StatusUnprocessableEntity,
 		"idempotency_mismatch":       http.StatusUnprocessableEntity,
+		"limit_unsupported":          http.StatusUnprocessableEntity,
 		"tenant_limit":               http.StatusTooManyRequests,
 		"rate_limited":               http.StatusTooManyRequests,
 		"internal":                   http.StatusInternalServerError,

@@ -106,6 +106,8 @@ func (r Rule) Check(c Caller, tenant string) error {
 const (
 	get  = http.MethodGet
 	post = http.MethodPost
+	put  = http.MethodPut
+	del  = http.MethodDelete
 )
 
 // rules is the policy: one rule for each operation of the OpenAPI document, in its
@@ -164,6 +166,12 @@ var rules = []Rule{
 	{"listPauses", get, "/v1/admin/pauses", []Role{Admin}, Narrowed, false},
 	{"createPause", post, "/v1/admin/pauses", []Role{Admin}, Named, true},
 	{"resumePause", post, "/v1/admin/pauses/{pauseId}:resume", []Role{Admin}, Owned, true},
+	{"listLimits", get, "/v1/admin/limits", []Role{Admin}, Narrowed, false},
+	{"getLimit", get, "/v1/admin/limits/{limitId}", []Role{Admin}, Owned, false},
+	{"setLimit", put, "/v1/admin/limits/{limitId}", []Role{Admin}, Owned, true},
+	{"deleteLimit", del, "/v1/admin/limits/{limitId}", []Role{Admin}, Owned, true},
+	{"closeLimit", post, "/v1/admin/limits/{limitId}:close", []Role{Admin}, Owned, true},
+	{"openLimit", post, "/v1/admin/limits/{limitId}:open", []Role{Admin}, Owned, true},
 	{"listMarks", get, "/v1/admin/marks", []Role{Read, Admin}, Narrowed, false},
 	{"setMark", post, "/v1/admin/marks", []Role{Admin}, Named, true},
 	{"listWebhooks", get, "/v1/admin/webhooks", []Role{Read}, Named, false},

@@ -110,6 +110,12 @@ var asks = map[string]ask{
 	"listPauses":            {"GET /v1/admin/pauses", ""},
 	"createPause":           {"POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`},
 	"resumePause":           {"POST /v1/admin/pauses/$pause:resume", ""},
+	"listLimits":            {"GET /v1/admin/limits", ""},
+	"getLimit":              {"GET /v1/admin/limits/$limit", ""},
+	"setLimit":              {"PUT /v1/admin/limits/$limit", `{"starts":{"count":600,"window":"1m"},"reason":"why"}`},
+	"deleteLimit":           {"DELETE /v1/admin/limits/$limit", ""},
+	"closeLimit":            {"POST /v1/admin/limits/$limit:close", `{"for_seconds":60,"reason":"why"}`},
+	"openLimit":             {"POST /v1/admin/limits/$limit:open", ""},
 	"listMarks":             {"GET /v1/admin/marks", ""},
 	"setMark":               {"POST /v1/admin/marks", `{"finding_id":"stuck","tenant_id":"t","state":"acknowledged"}`},
 	"listWebhooks":          {"GET /v1/admin/webhooks?tenant_id=t", ""},
@@ -226,7 +232,10 @@ func TestObjectsWithoutATenantAreHiddenFromCallersOfOne(t *testing.T) {
 	g := newGuarded(t, []string{"admin:t", "admin:*"})
 	retry := decoded[api.Operation](t, g.given(t, "POST /v1/admin/retries", `{"job_ids":["`+g.failed(t)+`"]}`)).OperationID
 	pause := decoded[api.Pause](t, g.given(t, "POST /v1/admin/pauses", `{"all":true,"reason":"why"}`)).PauseID
+	g.given(t, "PUT /v1/admin/limits/service:ocr", `{"starts":{"count":1,"window":"1s"},"reason":"why"}`)
+	g.given(t, "POST /v1/admin/limits/service:ocr:close", `{"for_seconds":60,"reason":"why"}`)
 	for _, target := range []string{
+		"GET /v1/admin/limits/service:ocr", "POST /v1/admin/limits/service:ocr:open", "DELETE /v1/admin/limits/service:ocr",
 		"GET /v1/admin/operations/" + retry, "POST /v1/admin/operations/" + retry + ":cancel", "POST /v1/admin/pauses/" + pause + ":resume",
 	} {
 		if got := g.as(t, "admin:t", target, ""); got.Status != http.StatusNotFound {

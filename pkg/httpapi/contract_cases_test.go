@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -49,6 +51,8 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		}
 	case "listLines":
 		g.line(t)
+	case "listLimits":
+		g.limited(t)
 	case "listOutbox":
 		g.submitted(t)
 	case "claimWork", "listServices", "getOverview":
@@ -107,6 +111,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "createCancellation", Status: 422}: anotherOperation("cancellations"),
 	{Operation: "createPausing", Status: 422}:      anotherOperation("pausings"),
 	{Operation: "createResumption", Status: 422}:   anotherOperation("resumptions"),
+	{Operation: "setLimit", Status: 422}:           onServiceBus("PUT /v1/admin/limits/service:ocr", `{"starts":{"count":1,"window":"1s"},"reason":"r"}`),
+	{Operation: "closeLimit", Status: 422}:         onServiceBus("POST /v1/admin/limits/service:ocr,step_type:OCR:close", `{"for_seconds":1,"reason":"r"}`),
 	{Operation: "createRetry", Status: 200}:        dryRun("retries"),
 	{Operation: "createCancellation", Status: 200}: dryRun("cancellations"),
 	{Operation: "createPausing", Status: 200}:      dryRun("pausings"),
@@ -247,6 +253,18 @@ func busyLine(operation string) situation {
 	}
 }
 
+// onServiceBus is the situation in which the server publishes to Service Bus.
+func onServiceBus(target, body string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		g.Server = g.serve(t, func(c *httpapi.Config) {
+			c.Auth = auth.New(auth.Config{File: g.file})
+			c.Circuits = func(context.Context) ([]breaker.Circuit, error) { return nil, nil }
+		})
+		return question{target: target, body: body}
+	}
+}
+
 // draining is the situation in which the server shuts down.
 func draining(operation string) situation {
 	return func(t *testing.T, g *guarded) question {
@@ -283,7 +301,7 @@ type spoil func(t *testing.T, g *guarded, operation contracttest.Operation, acce
 // shared has the refusals that are the same for all operations, by status code.
 var shared = map[int]spoil{
 	http.StatusBadRequest: func(_ *testing.T, _ *guarded, _ contracttest.Operation, q question) question {
-		if strings.HasPrefix(q.target, "GET ") {
+		if strings.HasPrefix(q.target, "GET ") || strings.HasPrefix(q.target, "DELETE ") {
 			path, _, _ := strings.Cut(q.target, "?")
 			q.target = path + "?tenant_id=%zz"
 			return q

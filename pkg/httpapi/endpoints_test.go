@@ -38,6 +38,7 @@ func TestEmptyListsAreWrittenAsLists(t *testing.T) {
 		"GET /v1/admin/outbox":        `{"outbox":[]}`,
 		"GET /v1/admin/failures":      `{"groups":[],"truncated":false}`,
 		"GET /v1/admin/pauses":        `{"pauses":[]}`,
+		"GET /v1/admin/limits":        `{"limits":[]}`,
 		"GET /v1/admin/webhooks":      `{"webhooks":[]}`,
 		"GET /v1/admin/stuck":         `{"checked":0,"repaired":0,"stuck":[]}`,
 		"POST /v1/work:claim":         `{"items":[]}`,

@@ -90,6 +90,13 @@ func newGuard(config Config, respond *responder) *guard {
 			}
 			return owner{TenantID: scope.TenantID()}, nil
 		}},
+		{"limitId", errNoLimit, func(_ context.Context, id string) (owner, error) {
+			scope, err := limitScope(id) // The limit need not exist.
+			if err != nil {
+				return owner{}, &apierror.Error{Code: apierror.NotFound, Err: err}
+			}
+			return owner{TenantID: scope.TenantID}, nil
+		}},
 		{"webhookId", missing("webhook"), func(ctx context.Context, id string) (owner, error) {
 			jobID, _, err := ledger.ParseWebhookID(id)
 			if err != nil {
@@ -238,14 +245,20 @@ const (
 	maxObjectID = 160
 	// maxPauseID is the longest id of a pause, in which each byte of a name may take three.
 	maxPauseID = maxObjectID + 3*api.MaxScopeName
+	// maxLimitID is the same for a limit, which has up to three names.
+	maxLimitID = maxObjectID + 3*3*api.MaxScopeName
 )
 
 // longestID returns the longest id that an object of that kind may have, in bytes.
 func (k *objectKind) longestID() int {
-	if k.parameter == "pauseId" {
+	switch k.parameter {
+	case "pauseId":
 		return maxPauseID
+	case "limitId":
+		return maxLimitID
+	default:
+		return maxObjectID
 	}
-	return maxObjectID
 }
 
 // admit returns the problem of a request that is not allowed. A path's object must be

@@ -61,7 +61,16 @@ func (h *harness) assemble(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused, Closer: h.closures.add})
+	stored := limits.New(h.store, h.ledger.Tables().Queue, nil)
+	gate, err := limits.NewGate(ctx, limits.Config{
+		Service: stored,
+		// A view is never too old: the tests refresh it when they change limits.
+		Clock: func() limits.Reading { return limits.Reading{Wall: time.Now()} },
+	})
+	if err != nil {
+		return err
+	}
+	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused, Limits: gate, Closer: h.closures.add})
 	if err != nil {
 		return err
 	}
@@ -77,6 +86,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	h.useCases = httpapi.UseCases{
+		Limits: stored, LimitGate: gate,
 		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger, Closer: h.closures.add}),
 		Jobs: search.New(h.ledger, &ended, search.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ScopePause { return h.useCases.Gate.Covering(target) },
@@ -131,10 +141,6 @@ func (h *harness) operate(ctx context.Context) error {
 	u.Marks = marks.New(h.store, table)
 	u.Pauses = pauses.New(h.store, table, nil)
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
-		return err
-	}
-	u.Limits = limits.New(h.store, h.ledger.Tables().Queue, nil)
-	if u.LimitGate, err = limits.NewGate(ctx, limits.Config{Service: u.Limits}); err != nil {
 		return err
 	}
 	if u.Counts, err = search.NewCounts(search.CountsConfig{
@@ -289,6 +295,15 @@ func (h *harness) pausing(t testing.TB) string {
 	return decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", `{"tenant_id":"`+h.tenant+`","reason":"why"}`)).PauseID
 }
 
+// limited is a scope of the tenant that has a limit and is closed.
+func (h *harness) limited(t testing.TB) string {
+	t.Helper()
+	id := "service:ocr,tenant:" + h.tenant
+	h.given(t, "PUT /v1/admin/limits/"+id, `{"starts":{"count":5,"window":"1h"},"reason":"quota"}`)
+	h.given(t, "POST /v1/admin/limits/"+id+":close", `{"for_seconds":3600,"reason":"away"}`)
+	return id
+}
+
 // objects maps the names of objects in requests to the functions that make them.
 var objects = []struct {
 	name string
@@ -301,6 +316,7 @@ var objects = []struct {
 	{"$job", func(t testing.TB, h *harness) string { return h.submitted(t) }},
 	{"$operation", func(t testing.TB, h *harness) string { return h.retrying(t) }},
 	{"$pause", func(t testing.TB, h *harness) string { return h.pausing(t) }},
+	{"$limit", func(t testing.TB, h *harness) string { return h.limited(t) }},
 	{"$waiting", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") + ".0" }},
 	{"$exhausted", func(t testing.TB, h *harness) string { return h.exhausted(t) }},
 	{"$stalled", func(t testing.TB, h *harness) string { return h.stalled(t) }},

@@ -28,6 +28,7 @@ var raised = map[apierror.Code][]string{
 	apierror.SchemaVersionUnsupported: {"POST /v1/commands"},
 	apierror.IdempotencyMismatch:      {"POST /v1/commands"},
 	apierror.NotAfterPassed:           {"POST /v1/commands"},
+	apierror.LimitUnsupported:         {"PUT /v1/admin/limits/service:ocr"},
 	apierror.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:fail"},
 	apierror.JobNotFound: {
 		"GET /v1/jobs/$job", "GET /v1/jobs/$job/steps", "GET /v1/jobs/$job/events", "POST /v1/jobs/$job:cancel",
@@ -80,7 +81,11 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 				violations := []apierror.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}}
 				h.store.fail(fmt.Errorf("use case: %w", &apierror.Error{Code: code, Detail: "It is so.", Errors: violations}))
 				method, path := split(target)
-				response := h.do(t, method, path, posts[path])
+				body := posts[path]
+				if method == http.MethodPut {
+					body = `{"starts":{"count":1,"window":"1s"},"reason":"why"}`
+				}
+				response := h.do(t, method, path, body)
 				found := problemOf(t, response)
 				want, wantErrors := "It is so.", violations
 				if code == apierror.Internal {

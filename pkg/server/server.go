@@ -157,12 +157,18 @@ func (s *Server) openLimits(ctx context.Context) (err error) {
 		Service:  limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil),
 		MaxClose: s.cfg.MaxClose, ClockWrong: s.clock.isWrong, Observe: s.meters.observeLimit, Logger: s.log,
 	}
-	if !s.uses.Ledger.Exclusive() {
-		settings.Skew = cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
-	}
+	settings.Skew = s.limitSkew()
 	s.uses.Limits = settings.Service
 	s.uses.LimitGate, err = limits.NewGate(ctx, settings)
 	return err
+}
+
+// limitSkew is by how much the clocks of two processes on the store may differ.
+func (s *Server) limitSkew() time.Duration {
+	if s.uses.Ledger.Exclusive() {
+		return 0
+	}
+	return cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
 }
 
 // holdsNew reports whether a new directive has to wait to be published.
@@ -377,7 +383,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	s.uses.Jobs = search.New(s.uses.Ledger, &s.ended, around)
 	settings := s.cfg.HTTP
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
-	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
+	settings.Lanes, settings.LimitSkew, settings.ProbesOnly = s.cfg.Routing.Lanes, s.limitSkew(), !s.cfg.has(RoleAPI)
 	settings.Ready = (&readiness{
 		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
 		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers, submitted: s.submitted,

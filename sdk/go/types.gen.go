@@ -317,6 +317,7 @@ const (
 	ProblemCodeInvalidJSON              ProblemCode = "invalid_json"
 	ProblemCodeIssuerUnavailable        ProblemCode = "issuer_unavailable"
 	ProblemCodeJobNotFound              ProblemCode = "job_not_found"
+	ProblemCodeLimitUnsupported         ProblemCode = "limit_unsupported"
 	ProblemCodeLineBusy                 ProblemCode = "line_busy"
 	ProblemCodeLineFull                 ProblemCode = "line_full"
 	ProblemCodeLineNotFound             ProblemCode = "line_not_found"
@@ -366,6 +367,8 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeIssuerUnavailable:
 		return true
 	case ProblemCodeJobNotFound:
+		return true
+	case ProblemCodeLimitUnsupported:
 		return true
 	case ProblemCodeLineBusy:
 		return true

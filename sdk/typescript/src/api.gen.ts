@@ -1101,6 +1101,126 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the limits and closures
+         * @description The scopes whose starts are limited, and those that are closed, read from the store.
+         */
+        get: operations["listLimits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/{limitId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a limit
+         * @description 404 `not_found` if the scope has no limit and is not closed.
+         */
+        get: operations["getLimit"];
+        /**
+         * Limit the starts of a scope
+         * @description Sets how many attempts of the scope workers may claim in any window of time. Starts from
+         *     before a change of the limit go on to count; a longer window is kept from one such window
+         *     after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
+         *     not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+         */
+        put: operations["setLimit"];
+        post?: never;
+        /**
+         * Delete a limit
+         * @description Starts of the scope are no longer limited, within a second. A closure stays.
+         */
+        delete: operations["deleteLimit"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/{limitId}:close": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Close a scope
+         * @description Starts nothing of the scope until the given time. The scope needs no limit. Closing a
+         *     closed scope for longer extends its closure; otherwise it stays unchanged. After the end
+         *     starts double every second, for as long as the closure lasted, at most 15 s. 404
+         *     `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the id names
+         *     a step type and the server publishes to Service Bus.
+         */
+        post: operations["closeLimit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/{limitId}:open": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Open a closed scope
+         * @description Ends the closure, as if its time were over. A result from before that does not close the
+         *     scope again. 404 `not_found` if the scope is not closed.
+         */
+        post: operations["openLimit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/marks": {
         parameters: {
             query?: never;
@@ -4594,6 +4714,140 @@ export interface components {
             /** @description The pauses, by id. */
             pauses: components["schemas"]["Pause"][];
         };
+        /** @description How many starts there may be in any window of time. */
+        Starts: {
+            /**
+             * Format: int32
+             * @description The starts in a window. All of them may come at once.
+             * @example 600
+             */
+            count: number;
+            /**
+             * @description The length of the window, from 1s to 24h.
+             * @example 1m
+             */
+            window: string;
+        };
+        /** @description The limit of a scope. */
+        StartLimitRequest: {
+            starts: components["schemas"]["Starts"];
+            /**
+             * @description Also accept a service, or a step type of it, that no protocol of this process names.
+             *     Otherwise each of these gets 400 `invalid_envelope`.
+             * @example false
+             */
+            allow_unknown?: boolean;
+            /**
+             * @description Why; shown with the limit.
+             * @example The vendor's quota.
+             */
+            reason: string;
+        };
+        /** @description For how long to close a scope: one of `for_seconds` and `until`. */
+        CloseRequest: {
+            /**
+             * Format: double
+             * @description How long from now, by the server's clock.
+             * @example 300
+             */
+            for_seconds?: number;
+            /**
+             * Format: date-time
+             * @description When it opens by itself, by the server's clock; it must be in the future.
+             * @example 2026-01-27T18:00:00.000Z
+             */
+            until?: string;
+            /**
+             * @description Also accept a service, or a step type of it, that no protocol of this process names.
+             *     Otherwise each of these gets 400 `invalid_envelope`.
+             * @example false
+             */
+            allow_unknown?: boolean;
+            /**
+             * @description Why; shown with the closure.
+             * @example The vendor answers 503.
+             */
+            reason: string;
+        };
+        /** @description Why nothing of a scope starts. */
+        Closure: {
+            /**
+             * Format: date-time
+             * @description When it opens by itself.
+             * @example 2026-01-27T12:05:00.000Z
+             */
+            until: string;
+            /**
+             * Format: date-time
+             * @description Since when it is closed without a break.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            since: string;
+            /**
+             * @description The name of the caller who closed it for the longest.
+             * @example alice
+             */
+            by: string;
+            /**
+             * @description Why.
+             * @example The vendor answers 503.
+             */
+            reason: string;
+        };
+        /** @description A scope with its limit, its closure, or both. */
+        StartLimit: {
+            /**
+             * @description The scope as a text.
+             * @example service:ocr
+             */
+            id: string;
+            /**
+             * @description The service.
+             * @example ocr
+             */
+            service: string;
+            /**
+             * @description The step type; absent means all.
+             * @example OCR
+             */
+            step_type?: string;
+            /**
+             * @description The tenant; absent means all.
+             * @example tenant_a
+             */
+            tenant_id?: string;
+            /** @description The limit; absent if the scope is only closed. */
+            starts?: components["schemas"]["Starts"];
+            /**
+             * @description How many starts of the limit are used now, those included that processes may still make
+             *     with leased tokens. Absent without a limit.
+             * @example 42
+             */
+            used?: number;
+            /**
+             * @description The name of the caller who set the limit; absent without one.
+             * @example alice
+             */
+            actor?: string;
+            /**
+             * @description Why the limit is set; absent without one.
+             * @example The vendor's quota.
+             */
+            reason?: string;
+            /** @description The closure; absent if the scope is open. */
+            closed?: components["schemas"]["Closure"];
+            /**
+             * Format: date-time
+             * @description When the server read this.
+             * @example 2026-01-27T12:01:00.000Z
+             */
+            as_of: string;
+        };
+        /** @description All limits and closures. */
+        StartLimitList: {
+            /** @description The scopes, by id. */
+            limits: components["schemas"]["StartLimit"][];
+        };
         /**
          * @description `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
          *     `open` mark is a note, and the finding counts.
@@ -6095,7 +6349,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "limit_unsupported" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -6231,7 +6485,8 @@ export interface components {
         };
         /**
          * @description `payload_invalid`, `unknown_request_type`, `ref_invalid`,
-         *     `schema_version_unsupported`, `idempotency_mismatch` or `not_after_passed`.
+         *     `schema_version_unsupported`, `idempotency_mismatch`, `not_after_passed` or
+         *     `limit_unsupported`.
          */
         Unprocessable: {
             headers: {
@@ -6351,6 +6606,13 @@ export interface components {
          * @example tenant:tenant_a
          */
         PauseId: string;
+        /**
+         * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+         *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+         *     digits, as in the ids of pauses.
+         * @example service:ocr
+         */
+        LimitId: string;
         /**
          * @description The webhook's `webhook_id`.
          * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0
@@ -8224,6 +8486,227 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pause"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All limits and closures. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimitList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The limit, the closure, or both. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimit"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    setLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StartLimitRequest"];
+            };
+        };
+        responses: {
+            /** @description The limit. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimit"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The scope without its limit. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimit"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    closeLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CloseRequest"];
+            };
+        };
+        responses: {
+            /** @description The scope. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimit"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    openLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
+                 *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
+                 *     digits, as in the ids of pauses.
+                 * @example service:ocr
+                 */
+                limitId: components["parameters"]["LimitId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ControlRequest"];
+            };
+        };
+        responses: {
+            /** @description The scope. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartLimit"];
                 };
             };
             400: components["responses"]["BadRequest"];

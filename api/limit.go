@@ -1,0 +1,83 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/apierror"
+)
+
+// The windows of a limit.
+const (
+	MinWindow = time.Second
+	MaxWindow = 24 * time.Hour
+)
+
+// Check returns what is wrong with the request by itself.
+func (c *StartLimitRequest) Check() []apierror.Violation {
+	var v violations
+	v.atLeast("/starts/count", float64(c.Starts.Count), 1)
+	if c.Starts.Count > MaxStarts {
+		v.add("/starts/count", fmt.Sprintf("must be at most %d", MaxStarts))
+	}
+	if window, err := time.ParseDuration(c.Starts.Window); err != nil {
+		v.add("/starts/window", "must be a duration such as 1s, 1m or 24h")
+	} else if window < MinWindow || window > MaxWindow {
+		v.add("/starts/window", "must be from 1s to 24h")
+	}
+	v.reason(c.Reason, 1)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *CloseRequest) Check() []apierror.Violation {
+	var v violations
+	if c.Until.IsZero() == (c.ForSeconds == nil) {
+		v.add("", "must hold exactly one of for_seconds and until")
+	}
+	if c.ForSeconds != nil {
+		v.number("/for_seconds", *c.ForSeconds, MaxPause)
+		if s := *c.ForSeconds; s >= 0 && s < 0.001 {
+			v.add("/for_seconds", "must be at least 0.001")
+		}
+	}
+	v.reason(c.Reason, 1)
+	return v
+}
+
+// Span returns the length of the window; 0 if it is not a duration.
+func (s *Starts) Span() time.Duration {
+	span, err := time.ParseDuration(s.Window)
+	if err != nil {
+		return 0
+	}
+	return span
+}
+
+// NewStarts returns the starts of a window, whose text has no part that is 0.
+func NewStarts(count int, window time.Duration) Starts {
+	text := window.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return Starts{Count: int32(count), Window: text}
+}
+
+// ParseStarts reads starts as a command line has them: 600/1m.
+func ParseStarts(text string) (Starts, error) {
+	number, window, found := strings.Cut(text, "/")
+	count, err := strconv.ParseInt(number, 10, 32)
+	span, bad := time.ParseDuration(window)
+	if !found || err != nil || bad != nil || count < 1 || count > MaxStarts || span < MinWindow || span > MaxWindow {
+		return Starts{}, fmt.Errorf("%q must be a number of starts and a window of 1s to 24h, such as 600/1m", text)
+	}
+	return NewStarts(int(count), span), nil
+}
+
+// String returns the starts as [ParseStarts] reads them.
+func (s *Starts) String() string { return strconv.Itoa(int(s.Count)) + "/" + s.Window }

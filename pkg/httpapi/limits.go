@@ -1,0 +1,234 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// ListLimits is GET /v1/admin/limits. Those of other tenants are left out.
+func (e *endpoints) ListLimits(w http.ResponseWriter, r *http.Request) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		all, err := e.startLimits(ctx)
+		found := api.StartLimitList{Limits: []api.StartLimit{}}
+		for i := range all {
+			if e.guard.allows(ctx, all[i].TenantID) {
+				found.Limits = append(found.Limits, all[i])
+			}
+		}
+		return found, err
+	})
+}
+
+// GetLimit is GET /v1/admin/limits/{limitId}.
+func (e *endpoints) GetLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		_, found, err := e.startLimit(ctx, limitID)
+		if err == nil && found.Starts == nil && found.Closed == nil {
+			err = errNoLimit
+		}
+		return found, err
+	})
+}
+
+// SetLimit is PUT /v1/admin/limits/{limitId}.
+func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.StartLimitRequest) (any, error) {
+		scope, found, err := e.startLimit(ctx, limitID)
+		switch fault := e.unknownLimit(scope); {
+		case err != nil:
+			return nil, err
+		case e.bus() == api.BusServiceBus:
+			return nil, apierror.Newf(apierror.LimitUnsupported,
+				"This server publishes to Service Bus, which limits no starts. Close the service instead, or pause it.")
+		case fault != nil && !request.AllowUnknown:
+			return nil, apierror.Refused([]apierror.Violation{*fault})
+		}
+		set, err := e.Limits.Set(ctx, limits.Limit{
+			Scope: scope, Count: int(request.Starts.Count), Window: request.Starts.Span(),
+			Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
+		})
+		e.showStarts(&found, &set)
+		return e.limitChanged(ctx, &found, "limit set", request.Reason, err)
+	})
+}
+
+// DeleteLimit is DELETE /v1/admin/limits/{limitId}.
+func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		scope, found, err := e.startLimit(ctx, limitID)
+		if err != nil {
+			return nil, err
+		}
+		err = e.Limits.Delete(ctx, scope)
+		found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
+		return e.limitChanged(ctx, &found, "limit deleted", "", err)
+	})
+}
+
+// CloseLimit is POST /v1/admin/limits/{limitId}:close.
+func (e *endpoints) CloseLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.CloseRequest) (any, error) {
+		scope, found, err := e.startLimit(ctx, limitID)
+		switch fault := e.unknownLimit(scope); {
+		case err != nil:
+			return nil, err
+		case scope.StepType != "" && e.bus() == api.BusServiceBus:
+			return nil, apierror.Newf(apierror.LimitUnsupported,
+				"This server publishes to Service Bus, on which a closure is of all step types: leave out the step type.")
+		case fault != nil && !request.AllowUnknown:
+			return nil, apierror.Refused([]apierror.Violation{*fault})
+		}
+		until, now := request.Until.Time, time.Now()
+		switch {
+		case request.ForSeconds != nil:
+			until = now.Add(seconds(*request.ForSeconds))
+		case !until.After(now):
+			fault := apierror.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
+			return nil, apierror.Refused([]apierror.Violation{fault})
+		}
+		closed, err := e.Limits.Close(ctx, limits.Closure{
+			Scope: scope, Until: until, Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
+		}, time.Time{})
+		if err == nil {
+			e.LimitGate.Apply(closed)
+		}
+		found.Closed = closureOf(&closed)
+		return e.limitChanged(ctx, &found, "scope closed", request.Reason, err)
+	})
+}
+
+// OpenLimit is POST /v1/admin/limits/{limitId}:open.
+func (e *endpoints) OpenLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		scope, found, err := e.startLimit(ctx, limitID)
+		if err != nil {
+			return nil, err
+		}
+		opened, err := e.Limits.Open(ctx, scope, auth.CallerOf(ctx).Name(), request.Reason)
+		if err == nil {
+			e.LimitGate.Apply(opened)
+		}
+		found.Closed = nil
+		return e.limitChanged(ctx, &found, "scope opened", request.Reason, err)
+	})
+}
+
+// errNoLimit is the answer for a missing or foreign limit.
+var errNoLimit = &apierror.Error{Code: apierror.NotFound, Detail: "There is no such limit."}
+
+// limitChanged logs a change, and answers with the scope. Other processes follow within a second.
+func (e *endpoints) limitChanged(ctx context.Context, found *api.StartLimit, change, reason string, err error) (any, error) {
+	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	e.config.Log.InfoContext(ctx, "starts changed", "limit_id", found.ID, "change", change, "reason", reason,
+		"request_id", requestStateOf(ctx).id)
+	return *found, nil
+}
+
+// startLimits returns all scopes that have a limit or are closed, by id.
+func (e *endpoints) startLimits(ctx context.Context) ([]api.StartLimit, error) {
+	now := time.Now()
+	set, closed, err := e.Limits.List(ctx)
+	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	all := make([]api.StartLimit, len(set), len(set)+len(closed))
+	of := map[limits.Scope]int{}
+	for i := range set {
+		all[i] = limitIn(set[i].Scope, now)
+		e.showStarts(&all[i], &set[i])
+		of[set[i].Scope] = i
+	}
+	for i := range closed {
+		at, limited := of[closed[i].Scope]
+		if !limited {
+			at, all = len(all), append(all, limitIn(closed[i].Scope, now))
+		}
+		all[at].Closed = closureOf(&closed[i])
+	}
+	slices.SortFunc(all, func(a, b api.StartLimit) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// startLimit returns the scope with that id, with its limit and closure if it has some. The error is a
+// not_found problem if the text is no id.
+func (e *endpoints) startLimit(ctx context.Context, limitID string) (limits.Scope, api.StartLimit, error) {
+	scope, err := limitScope(limitID)
+	if err != nil {
+		return scope, api.StartLimit{}, &apierror.Error{Code: apierror.NotFound, Detail: err.Error() + "."}
+	}
+	all, err := e.startLimits(ctx)
+	if i := slices.IndexFunc(all, func(l api.StartLimit) bool { return l.ID == scope.ID() }); i >= 0 {
+		return scope, all[i], err
+	}
+	return scope, limitIn(scope, time.Now()), err
+}
+
+// limitScope returns the scope with that id. Its names must fit into the key of a row.
+func limitScope(id string) (limits.Scope, error) {
+	scope, err := limits.ParseScope(id)
+	if err != nil {
+		return limits.Scope{}, err
+	}
+	key := tablestore.Join("closed", scope.Service, scope.StepType, scope.TenantID)
+	if max(len(scope.Service), len(scope.StepType), len(scope.TenantID)) > api.MaxScopeName || len(key) > tablestore.MaxKeyBytes {
+		return limits.Scope{}, fmt.Errorf("the names in %q are too long", id)
+	}
+	return scope, nil
+}
+
+// limitIn is a scope that is neither limited nor closed.
+func limitIn(scope limits.Scope, now time.Time) api.StartLimit {
+	return api.StartLimit{
+		ID: scope.ID(), Service: scope.Service, StepType: scope.StepType, TenantID: scope.TenantID, AsOf: api.NewTime(now),
+	}
+}
+
+// showStarts shows a limit and its use.
+func (e *endpoints) showStarts(in *api.StartLimit, set *limits.Limit) {
+	used, _ := set.Used(time.Now(), e.config.LimitSkew)
+	in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), &used
+	in.Actor, in.Reason = set.Actor, set.Reason
+}
+
+func closureOf(c *limits.Closure) *api.Closure {
+	return &api.Closure{Until: api.NewTime(c.Until), Since: api.NewTime(c.ClosedAt), By: c.Actor, Reason: c.Reason}
+}
+
+// unknownLimit returns a violation if this process knows no step of the scope, else nil, as for a pause.
+func (e *endpoints) unknownLimit(scope limits.Scope) *apierror.Violation {
+	var services, stepTypes []string
+	for _, p := range e.Protocols.Current().Protocols() {
+		for i := range p.Steps {
+			services = append(services, p.Steps[i].Service)
+			if p.Steps[i].Service == scope.Service {
+				stepTypes = append(stepTypes, p.Steps[i].Type)
+			}
+		}
+	}
+	const allow = ": correct it, or set allow_unknown to use it all the same"
+	for _, part := range []struct {
+		name, value string
+		known       []string
+	}{{"service", scope.Service, services}, {"step type", scope.StepType, stepTypes}} {
+		if part.value != "" && !slices.Contains(part.known, part.value) {
+			slices.Sort(part.known)
+			return &apierror.Violation{Message: "the " + part.name + " in limitId must be one of " +
+				strings.Join(slices.Compact(part.known), ", ") + allow}
+		}
+	}
+	return nil
+}
