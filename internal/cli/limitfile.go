@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"os"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// limitFile is the file of lucius limit apply.
+type limitFile struct {
+	Limits []struct {
+		ID     string `yaml:"id"`
+		Starts string `yaml:"starts"`
+		Reason string `yaml:"reason"`
+	} `yaml:"limits"`
+}
+
+// wantedLimits are the requests of a file of limits, in its order.
+type wantedLimits struct {
+	ids      []string
+	requests map[string]api.StartLimitRequest
+}
+
+// readLimits reads a file of limits.
+func readLimits(path string) (wanted wantedLimits, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return wanted, usagef("read the limits: %w", err)
+	}
+	var file limitFile
+	if err := yaml.UnmarshalWithOptions(text, &file, yaml.Strict()); err != nil {
+		return wanted, usagef("%s is not a file of limits: %w", path, err)
+	}
+	wanted.requests = map[string]api.StartLimitRequest{}
+	for i, one := range file.Limits {
+		starts, err := api.ParseStarts(one.Starts)
+		switch _, twice := wanted.requests[one.ID]; {
+		case one.ID == "":
+			return wanted, usagef("%s: limits[%d] has no id", path, i)
+		case twice:
+			return wanted, usagef("%s: limits[%d] names %s again", path, i, plain(one.ID))
+		case err != nil:
+			return wanted, usagef("%s: the starts of %s are %w", path, plain(one.ID), err)
+		case one.Reason == "":
+			return wanted, usagef("%s: %s has no reason", path, plain(one.ID))
+		}
+		wanted.ids = append(wanted.ids, one.ID)
+		wanted.requests[one.ID] = api.StartLimitRequest{Starts: starts, Reason: one.Reason}
+	}
+	return wanted, nil
+}

@@ -1,0 +1,337 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
+)
+
+// limitID describes the argument of the commands on a limit.
+const limitID = "The limit is its scope: service:ocr or service:ocr,step_type:OCR, each also with ,tenant:tenant_a."
+
+// limits returns lucius limit.
+func (t *tool) limits() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "limit", Aliases: []string{"limits"}, GroupID: GroupOperate,
+		Short: "Limit the starts of a service, and close it for a while",
+		Example: "  lucius limit set service:ocr --starts 600/1m --reason \"vendor quota\"\n" +
+			"  lucius limit close service:ocr --for 5m --reason \"the vendor answers 503\"\n  lucius limit list",
+	}
+	cmd.AddCommand(t.limitSet(), t.limitList(), t.limitShow(), t.limitDelete(), t.limitClose(), t.limitOpen(), t.limitApply())
+	return t.calls(cmd)
+}
+
+// limitSet returns lucius limit set.
+func (t *tool) limitSet() *cobra.Command {
+	var starts, reason string
+	var unknown bool
+	cmd := t.command(spec{
+		use: "set LIMIT", short: "Set how many attempts may start in a window", args: 1, completes: limitIDs,
+		long: limitID + "\nA limit bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.",
+		example: "  lucius limit set service:ocr --starts 600/1m --reason \"vendor quota\"\n" +
+			"  lucius limit set service:ocr,tenant:tenant_a --starts 50/5s --reason \"fair share\"",
+	}, func(ctx context.Context, s *session, args []string) error {
+		wanted, err := api.ParseStarts(starts)
+		switch {
+		case err != nil:
+			return usagef("--starts is %v", err)
+		case reason == "":
+			return usagef("say why with --reason: it is shown with the limit")
+		}
+		request := api.StartLimitRequest{Starts: wanted, Reason: reason, AllowUnknown: unknown}
+		set, err := call[api.StartLimit](s.SetLimit(ctx, args[0], request))
+		if err != nil {
+			return err
+		}
+		return show(s, set, func(p *page, set api.StartLimit) {
+			p.line("Limited %s to %s: lucius limit delete %s lifts the limit", set.ID, startsOf(&set), diagnosis.Quoted(set.ID))
+		})
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&starts, "starts", "", "starts and window of 1s to 24h, such as 600/1m")
+	flags.StringVar(&reason, "reason", "", "why; shown with the limit")
+	flags.BoolVar(&unknown, "allow-unknown", false, "also a service or a step type that the server does not know")
+	return cmd
+}
+
+// limitList returns lucius limit list.
+func (t *tool) limitList() *cobra.Command {
+	return t.command(spec{
+		use: "list", short: "List the limits with their use, and what is closed", example: "  lucius limit list",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		list, err := call[api.StartLimitList](s.ListLimits(ctx))
+		if err != nil {
+			return err
+		}
+		return show(s, list, func(p *page, list api.StartLimitList) {
+			if len(list.Limits) == 0 {
+				p.line("Nothing is limited or closed.")
+				return
+			}
+			rows := make([][]string, len(list.Limits))
+			for i := range list.Limits {
+				one := &list.Limits[i]
+				rows[i] = []string{one.ID, startsOf(one), usedOf(one), p.closedUntil(one), one.Actor, one.Reason}
+			}
+			p.table([]string{"LIMIT", "STARTS", "USED", "CLOSED", "BY", "REASON"}, rows)
+		})
+	})
+}
+
+// limitShow returns lucius limit show.
+func (t *tool) limitShow() *cobra.Command {
+	return t.command(spec{
+		use: "show LIMIT", short: "Show a limit with its use and closure", example: "  lucius limit show service:ocr",
+		long: limitID, args: 1, completes: limitIDs,
+	}, func(ctx context.Context, s *session, args []string) error {
+		one, err := call[api.StartLimit](s.GetLimit(ctx, args[0]))
+		if err != nil {
+			return err
+		}
+		return show(s, one, func(p *page, one api.StartLimit) {
+			fields := []string{
+				"limit", p.style(bold, one.ID), "starts", startsOf(&one), "used", usedOf(&one), "by", one.Actor, "reason", one.Reason,
+			}
+			if c := one.Closed; c != nil {
+				fields = append(fields, "closed until", c.Until.String()+", "+p.until(c.Until.Time),
+					"closed by", c.By+", "+p.ago(c.Since.Time), "because", c.Reason)
+			}
+			p.fields(fields...)
+		})
+	})
+}
+
+// limitDelete returns lucius limit delete.
+func (t *tool) limitDelete() *cobra.Command {
+	return t.command(spec{
+		use: "delete LIMIT...", short: "Delete limits; closures stay", example: "  lucius limit delete service:ocr",
+		long: limitID, args: 1, more: true, completes: limitIDs,
+	}, func(ctx context.Context, s *session, ids []string) error {
+		return s.each("", ids, func(id string) error {
+			left, err := call[api.StartLimit](s.DeleteLimit(ctx, id))
+			if err != nil {
+				return err
+			}
+			return show(s, left, func(p *page, left api.StartLimit) { p.line("Deleted the limit of %s", left.ID) })
+		})
+	})
+}
+
+// limitClose returns lucius limit close.
+func (t *tool) limitClose() *cobra.Command {
+	var ends expiry
+	var reason string
+	var unknown bool
+	cmd := t.command(spec{
+		use: "close LIMIT", short: "Start nothing of a scope for a while", args: 1, completes: limitIDs,
+		long: limitID + "\nIt need not be limited. Closing it again for longer extends the closure.",
+		example: "  lucius limit close service:ocr --for 5m --reason \"the vendor answers 503\"\n" +
+			"  lucius limit close service:ocr --until 2026-01-27T18:00:00Z --reason maintenance",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var until api.PauseRequest
+		switch err := ends.fill(&until); {
+		case err != nil:
+			return err
+		case until.ForSeconds == nil && until.Until.IsZero():
+			return usagef("say for how long with --for or --until")
+		case reason == "":
+			return usagef("say why with --reason: it is shown with the closure")
+		}
+		closed, err := call[api.StartLimit](s.CloseLimit(ctx, args[0], api.CloseRequest{
+			ForSeconds: until.ForSeconds, Until: until.Until, Reason: reason, AllowUnknown: unknown,
+		}))
+		if err != nil {
+			return err
+		}
+		return show(s, closed, func(p *page, closed api.StartLimit) {
+			p.line("Closed %s until %s, %s: lucius limit open %s opens it sooner",
+				closed.ID, closed.Closed.Until, p.until(closed.Closed.Until.Time), diagnosis.Quoted(closed.ID))
+		})
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&ends.after, "for", "", "how long, such as 5m or 1d")
+	flags.StringVar(&ends.at, "until", "", "until this time, such as 2026-01-27T18:00:00Z")
+	flags.StringVar(&reason, "reason", "", "why; shown with the closure")
+	flags.BoolVar(&unknown, "allow-unknown", false, "also a service or a step type that the server does not know")
+	return cmd
+}
+
+// limitOpen returns lucius limit open.
+func (t *tool) limitOpen() *cobra.Command {
+	var reason string
+	cmd := t.command(spec{
+		use: "open LIMIT...", short: "Open closed scopes", args: 1, more: true, completes: limitIDs,
+		long:    limitID + "\nStarts then double every second, for as long as the closure lasted, at most 15 s.",
+		example: "  lucius limit open service:ocr --reason \"the vendor is back\"",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		return s.each("", ids, func(id string) error {
+			opened, err := call[api.StartLimit](s.OpenLimit(ctx, id, api.ControlRequest{Reason: reason}))
+			if err != nil {
+				return err
+			}
+			return show(s, opened, func(p *page, opened api.StartLimit) { p.line("Opened %s", opened.ID) })
+		})
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	return cmd
+}
+
+// limitChange is what lucius limit apply did to a limit.
+type limitChange struct {
+	ID     string `json:"id"`
+	Change string `json:"change"` // set, unchanged or deleted
+	Starts string `json:"starts,omitempty"`
+	Before string `json:"before,omitempty"` // the starts before
+}
+
+// limitApply returns lucius limit apply.
+func (t *tool) limitApply() *cobra.Command {
+	var file string
+	var prune, unknown bool
+	cmd := t.command(spec{
+		use: "apply", short: "Set the limits that a file names",
+		long: "Sets those that differ, and says what it did. The file is YAML:\n\n  limits:\n" +
+			"    - {id: \"service:ocr\", starts: 600/1m, reason: vendor quota}\n\n" +
+			"With --prune it deletes the limits that the file does not name. Closures stay as they are.",
+		example: "  lucius limit apply -f limits.yaml\n  lucius limit apply -f limits.yaml --prune --yes",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if file == "" {
+			return usagef("name the file with -f")
+		}
+		wanted, err := readLimits(file)
+		if err != nil {
+			return err
+		}
+		for id, one := range wanted.requests {
+			one.AllowUnknown = unknown
+			wanted.requests[id] = one
+		}
+		changes, err := s.applyLimits(ctx, wanted, prune)
+		if err != nil && len(changes) == 0 {
+			return err
+		}
+		failed := show(s, map[string][]limitChange{"changes": changes}, func(p *page, all map[string][]limitChange) {
+			for _, one := range all["changes"] {
+				switch {
+				case one.Change == "unchanged":
+					p.line("%s", p.style(faint, one.ID+" is unchanged, "+one.Starts))
+				case one.Change == "deleted":
+					p.line("Deleted the limit of %s, which was %s", one.ID, one.Before)
+				case one.Before == "":
+					p.line("Limited %s to %s", one.ID, one.Starts)
+				default:
+					p.line("Limited %s to %s, which was %s", one.ID, one.Starts, one.Before)
+				}
+			}
+			if len(all["changes"]) == 0 {
+				p.line("Nothing was changed.")
+			}
+		})
+		return errors.Join(err, failed)
+	})
+	flags := cmd.Flags()
+	flags.StringVarP(&file, "file", "f", "", "file with the limits")
+	flags.BoolVar(&prune, "prune", false, "delete the limits that the file does not name")
+	flags.BoolVar(&unknown, "allow-unknown", false, "also services and step types that the server does not know")
+	return asks(cmd)
+}
+
+// applyLimits sets the limits that differ and, if prune is set, deletes the others. It returns what it
+// did, even if a request fails.
+func (s *session) applyLimits(ctx context.Context, wanted wantedLimits, prune bool) ([]limitChange, error) {
+	changes := []limitChange{} // not nil, which would be printed as null
+	list, err := call[api.StartLimitList](s.ListLimits(ctx))
+	if err != nil {
+		return nil, err
+	}
+	before := map[string]*api.StartLimit{}
+	for i := range list.Limits {
+		if one := &list.Limits[i]; one.Starts != nil {
+			before[one.ID] = one
+		}
+	}
+	var superfluous []string
+	for _, one := range list.Limits {
+		if _, named := wanted.requests[one.ID]; prune && one.Starts != nil && !named {
+			superfluous = append(superfluous, one.ID)
+		}
+	}
+	if len(superfluous) > 0 {
+		if err := s.confirm(fmt.Sprintf("Delete %s that the file does not name?", diagnosis.Count(len(superfluous), "limit"))); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range wanted.ids {
+		request, change := wanted.requests[id], limitChange{ID: id, Change: "set"}
+		if known := before[id]; known != nil {
+			change.Before = known.Starts.String()
+			if *known.Starts == request.Starts && known.Reason == request.Reason {
+				changes = append(changes, limitChange{ID: id, Change: "unchanged", Starts: change.Before})
+				continue
+			}
+		}
+		set, err := call[api.StartLimit](s.SetLimit(ctx, id, request))
+		if err != nil {
+			return changes, fmt.Errorf("%s: %w", plain(id), err)
+		}
+		change.Starts = set.Starts.String()
+		changes = append(changes, change)
+		// The file may write the id in another way than the server.
+		superfluous = slices.DeleteFunc(superfluous, func(other string) bool { return other == set.ID })
+	}
+	for _, id := range superfluous {
+		if _, err := call[api.StartLimit](s.DeleteLimit(ctx, id)); err != nil {
+			return changes, fmt.Errorf("%s: %w", plain(id), err)
+		}
+		changes = append(changes, limitChange{ID: id, Change: "deleted", Before: before[id].Starts.String()})
+	}
+	return changes, nil
+}
+
+// startsOf says how many starts a limit allows, "" without one.
+func startsOf(one *api.StartLimit) string {
+	if one.Starts == nil {
+		return ""
+	}
+	return one.Starts.String()
+}
+
+// usedOf says how much of a limit is used, "" without one.
+func usedOf(one *api.StartLimit) string {
+	if one.Starts == nil || one.Used == nil {
+		return ""
+	}
+	return strconv.Itoa(*one.Used)
+}
+
+// closedUntil says when a closed scope opens, and why it is closed.
+func (p *page) closedUntil(one *api.StartLimit) string {
+	if one.Closed == nil {
+		return ""
+	}
+	return p.style(yellow, "opens "+p.until(one.Closed.Until.Time)) + ", by " + one.Closed.By + ": " + one.Closed.Reason
+}
+
+// limitIDs completes the ids of limits.
+func limitIDs(ctx context.Context, s *session) (words []cobra.Completion) {
+	list, err := call[api.StartLimitList](s.ListLimits(ctx))
+	if err != nil {
+		return nil
+	}
+	for i := range list.Limits {
+		one := &list.Limits[i]
+		about := startsOf(one)
+		if one.Closed != nil {
+			about = "closed"
+		}
+		words = append(words, cobra.CompletionWithDesc(plain(one.ID), about))
+	}
+	return words
+}
