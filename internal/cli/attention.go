@@ -19,8 +19,8 @@ func (t *tool) attention() *cobra.Command {
 	cmd := t.command(spec{
 		use: "attention", short: "Show what is wrong now, and what to do about it",
 		long: "Shows what needs an operator, the worst first, with the command that helps: work without workers, failures,\n" +
-			"blocked lines, pauses, circuits, stuck jobs, webhooks that were given up, and what the server warns of. With\n" +
-			"a token for some tenants it shows what is wrong for these. Exits with 7 if anything needs attention.",
+			"blocked lines, pauses, closed services, circuits, stuck jobs, webhooks that were given up, and what the server\n" +
+			"warns of. With a token for some tenants it shows what is wrong for these. Exits with 7 if anything needs attention.",
 		example: "  lucius attention\n  lucius attention -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		seen, err := s.look(ctx)
@@ -147,6 +147,13 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 			return err
 		}
 		seen.Pauses = pauses.Pauses
+	}
+	if len(administers) > 0 {
+		limits, err := call[api.StartLimitList](s.ListLimits(ctx))
+		if err != nil {
+			return err
+		}
+		seen.Limits = limits.Limits
 	}
 	if seen.Overview != nil && seen.Overview.Stuck.Count > 0 && slices.Contains(administers, "*") {
 		stuck, err := call[api.StuckList](s.ListStuck(ctx))

@@ -45,7 +45,11 @@ func watched(all api.Overview, services api.ServiceList) map[string]any {
 		"GET /v1/whoami":         api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/marks":    api.MarkList{},
-		"GET /v1/lines":          api.LinePage{Lines: []api.Line{blockedLine()}},
+		"GET /v1/admin/limits": api.StartLimitList{Limits: []api.StartLimit{{
+			ID: "service:ocr", Service: "ocr",
+			Closed: &api.Closure{Until: at(-5 * time.Minute), Since: at(time.Minute), By: "ops-1", Reason: "the vendor answers 503"},
+		}}},
+		"GET /v1/lines": api.LinePage{Lines: []api.Line{blockedLine()}},
 
 		"GET /v1/admin/operations":                api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}},
 		"GET /v1/admin/operations/" + operationID: api.Operation{Results: &api.OperationResults{Counted: 1, Failed: 1}},
@@ -83,6 +87,7 @@ func TestAttention_IsMarked(t *testing.T) {
 		"GET /v1/whoami":           {api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{tenant}}}}},
 		"GET /readyz":              {api.Readiness{}},
 		"GET /v1/admin/pauses":     {api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: tenant, State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}},
+		"GET /v1/admin/limits":     {api.StartLimitList{}},
 		"GET /v1/admin/marks":      {api.MarkList{}, api.MarkList{}, api.MarkList{Marks: []api.Mark{mark}}},
 		"GET /v1/admin/operations": {api.OperationPage{}},
 		"POST /v1/admin/marks":     {mark, opened},
@@ -141,7 +146,8 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	answered["GET /v1/admin/stuck"] = api.StuckList{Stuck: []api.StuckJob{{JobID: "job-1", Reason: "its row is lost"}}}
 	l := newLine(t, answers(t, answered))
 	out, err := l.run(t, "attention")
-	if cli.ExitCode(err) != cli.ExitAttention || !strings.Contains(out, "its row is lost") || !strings.Contains(out, "Topic global-bus-p1") {
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.Contains(out, "its row is lost") || !strings.Contains(out, "Topic global-bus-p1") ||
+		!strings.Contains(out, "● Service ocr is closed, and opens in 5m\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out := l.must(t, "overview"); !strings.Contains(out, "its row is lost") || !strings.Contains(out, "12 DISPATCHING") {

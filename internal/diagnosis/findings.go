@@ -19,6 +19,7 @@ type Situation struct {
 	// Unmatched are workers that poll for nothing that exists.
 	Unmatched []api.UnmatchedWorker
 	Pauses    []api.Pause
+	Limits    []api.StartLimit // with closures
 	Stuck     []api.StuckJob
 	Tenants   []TenantSituation
 	Warnings  []string
@@ -118,6 +119,7 @@ func Findings(s *Situation) (found []Finding) {
 	}
 	found = append(found, s.unmatchedFindings()...)
 	found = append(found, s.PauseFindings()...)
+	found = append(found, s.LimitFindings()...)
 	for i := range s.Tenants {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)

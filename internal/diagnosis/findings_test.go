@@ -106,6 +106,24 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 					"[Show the jobs: lucius jobs list --tenant acme]",
 			},
 		},
+		"closed services": {
+			of: diagnosis.Situation{Services: []api.Service{{Service: "ocr", StepType: "OCR", Backlog: 7}}, Limits: []api.StartLimit{
+				{ID: "service:embed", Service: "embed", Starts: &api.Starts{Count: 1, Window: "1s"}},
+				{
+					ID: "service:ocr", Service: "ocr",
+					Closed: &api.Closure{Until: ago(-5 * time.Minute), Since: ago(time.Minute), By: "ops-1", Reason: "503"},
+				},
+				{
+					ID: "service:ocr,step_type:OCR,tenant:a", Service: "ocr", StepType: "OCR", TenantID: "a",
+					Closed: &api.Closure{Until: ago(-time.Hour), Since: ago(time.Minute), By: "w-7", Reason: "429"},
+				},
+			}},
+			want: []string{
+				"warn Service ocr is closed, and opens in 5 min · 7 directives wait · by ops-1: “503” · closed for 1 min " +
+					"[Open…: lucius limit open service:ocr] [Show the limits: lucius limit list]",
+				"warn Service ocr, step type OCR, for tenant a is closed, and opens in 1 h · by w-7: “429” · closed for 1 min",
+			},
+		},
 		"what a pause holds back where": {
 			of: diagnosis.Situation{Services: []api.Service{
 				{Service: "ocr", HeldBy: []api.HeldBy{{PauseID: "tenant:acme", Count: 7}, {PauseID: "all", Count: 9}}},
