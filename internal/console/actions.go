@@ -50,6 +50,12 @@ func (r *request) MayDo(target string) bool {
 			tenant = paused.Name
 		}
 		some = name == "dispatch-pause" && (paused.Kind == "" || paused.Kind == "tenant") // The form asks for the rest.
+	case strings.HasPrefix(name, "limit-"):
+		if id := query.Get("limit"); id != "" {
+			tenant = api.LimitTenant(id)
+		} else {
+			some = true // The form asks for the scope.
+		}
 	case !strings.HasPrefix(name, "inbox"):
 		// The link to one object does not name its tenant.
 		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "line", "ticked"}, query.Has)
@@ -173,6 +179,10 @@ func actions() map[string]*action {
 			"later reports change nothing.", true, cancelMany),
 		"jobs-pause":       jobsControl("pause", "No further steps are dispatched. Running steps may finish.", false, pauseMany),
 		"jobs-resume":      jobsControl("resume", "They continue where they stopped, 20 jobs per second.", false, resumeMany),
+		"limit-close":      {prepare: closeLimit},
+		"limit-delete":     {prepare: deleteLimit},
+		"limit-open":       {prepare: openLimit},
+		"limit-set":        {prepare: setLimit},
 		"line-cancel":      {prepare: cancelLine, role: api.GrantRoleSubmit},
 		"line-release":     {prepare: releaseLine, role: api.GrantRoleSubmit},
 		"operation-cancel": {prepare: cancelOperation},
@@ -197,7 +207,7 @@ type actionForm struct {
 // plan returns what would be done, if the user may do it. It refuses an id that the command line
 // would take for a flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
-	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding", "line"} {
+	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding", "line", "limit"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
 		}
@@ -268,6 +278,7 @@ func badField(name, sentence string) *refusal {
 // fieldsOf maps the API's pointers to form fields with another name.
 var fieldsOf = map[string]string{
 	"/tenant_id": "name", "/protocol_id": "name", "/service": "name", "/lane": "name",
+	"/starts/count": "starts", "/starts/window": "starts",
 	"/for_seconds": "for", "/ramp_seconds": "ramp", "/state": "as", "/rate_per_second": "rate",
 }
 

@@ -92,6 +92,10 @@ func look(r *request) (*situation, error) {
 		}
 		s.Pauses = list.Pauses
 	}
+	var err error
+	if s.Limits, err = r.startLimits(); err != nil {
+		return s, err
+	}
 	ready, err := call[api.Readiness](r.api.GetReadiness(ctx))
 	if err != nil {
 		s.Unready = err.Error()

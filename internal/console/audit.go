@@ -66,6 +66,8 @@ func objectPage(action, object string) string {
 		return ""
 	case strings.HasSuffix(action, "Pause"):
 		return link("pauses")
+	case strings.HasSuffix(action, "Limit"):
+		return link("limits")
 	case slices.Contains(bulkActions, action):
 		return pathOf("operations", object)
 	case strings.HasSuffix(action, "Inbox"):

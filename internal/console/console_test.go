@@ -112,7 +112,7 @@ func (s *scripted) set(request string, value any) {
 var ofEveryPage = map[string]bool{
 	"GET /v1/whoami": true, "GET /readyz": true,
 	"GET /v1/admin/overview?minutes=60": true, "GET /v1/admin/services?minutes=60": true,
-	"GET /v1/admin/pauses": true, "GET /v1/admin/marks": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
+	"GET /v1/admin/limits": true, "GET /v1/admin/pauses": true, "GET /v1/admin/marks": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
 	"GET /v1/admin/failures?tenant_id=tenant_a": true, "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=100": true,
 	"GET /v1/lines?state=blocked&limit=100": true, "GET /v1/lines?tenant_id=tenant_a&state=blocked&limit=100": true,
 }
@@ -145,6 +145,9 @@ func newBrowser(t *testing.T, answers map[string]any) *browser {
 	b := &browser{scripted: &scripted{answers: answers}, ended: make(chan struct{})}
 	if answers == nil {
 		b.answers = map[string]any{}
+	}
+	if b.answers["GET /v1/admin/limits"] == nil {
+		b.answers["GET /v1/admin/limits"] = api.StartLimitList{}
 	}
 	b.console = musttest.Make(t, New, Config{
 		API: b.scripted, Ended: b.ended, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: func() time.Time { return now },

@@ -28,6 +28,7 @@ func pages() []page {
 		{pattern: "stuck", role: api.GrantRoleAdmin, live: true, show: stuck},
 		{pattern: "inbox", role: api.GrantRoleAdmin, show: inbox},
 		{pattern: "pauses", title: "Pauses", role: api.GrantRoleAdmin, live: true, show: pauses},
+		{pattern: "limits", title: "Limits", role: api.GrantRoleAdmin, live: true, show: limits},
 		{pattern: "webhooks", title: "Webhooks", role: api.GrantRoleRead, show: webhooks},
 		{pattern: "operations", title: "Operations", role: api.GrantRoleAdmin, live: true, show: operations},
 		{pattern: "operations/{id}", role: api.GrantRoleAdmin, live: true, show: operation},

@@ -31,6 +31,7 @@ func everything() map[string]any {
 		"GET /v1/admin/failures": api.FailureList{Groups: groups}, "GET /v1/admin/webhooks": hooks, "GET /v1/jobs/j1/webhooks": hooks,
 		"GET /v1/jobs":              api.JobPage{Jobs: []api.Job{failed, paused}},
 		"GET /v1/admin/pauses":      api.PauseList{Pauses: overview.Pauses},
+		"GET /v1/admin/limits":      someLimits(),
 		"GET /v1/admin/operations":  api.OperationPage{Operations: []api.Operation{{OperationID: "o", State: api.OperationStateRunning}}},
 		"GET /v1/admin/outbox":      api.OutboxPage{Outbox: []api.OutboxRow{{OutboxID: "j1.0.1", JobID: "j1", State: "PENDING"}}},
 		"GET /v1/admin/audit-trail": api.AuditTrail{},
@@ -80,7 +81,7 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 			t.Errorf("%q offers a reader %.60s", page, found)
 		}
 	}
-	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "webhooks", "lines/l1"} {
+	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "limits", "webhooks", "lines/l1"} {
 		if len(offers("good", page)) == 0 {
 			t.Errorf("%q offers an operator nothing", page)
 		}

@@ -83,7 +83,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 		"lines", "lines?state=blocked", "lines?state=moving", "lines?tenant_id=tenant_1", "lines/" + s.line, "jobs/" + s.blocked,
 		"jobs/" + s.live, "jobs/" + s.ended, "failures", "failures?since=1+h", "failures?service=none", "failures?tenant_id=tenant_1",
 		"outbox", "outbox?state=SENT", "outbox?state=FAILED_FINAL", "outbox?state=ALL", "outbox?lane=7",
-		"pauses", "webhooks", "operations", "protocols", "audit",
+		"pauses", "limits", "webhooks", "operations", "protocols", "audit",
 		"do/jobs-cancel?state=PAUSED", "do/jobs-cancel?service=none", "do/retry?service=none",
 	}
 	t.Logf("%-45s %9s %9s %7s %8s", "page", "median", "slowest", "reads", "rows")

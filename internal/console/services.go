@@ -28,7 +28,8 @@ type serviceRow struct {
 	Level, Trouble string
 	LastPoll       api.Time
 	Spark          sparkline // its backlog
-	Queue          bool      // Workers poll the pull queue, so that they are known.
+	Limits         []*limitRow
+	Queue          bool // Workers poll the pull queue, so that they are known.
 }
 
 // servicePage shows one service.
@@ -41,6 +42,7 @@ type servicePage struct {
 	Workers  []api.ServiceWorker
 	Charts   []chart
 	Pause    *api.Pause
+	Limits   []*limitRow
 	Queue    bool
 }
 
@@ -52,6 +54,9 @@ func services(r *request) (view, error) {
 	s, err := figures(r)
 	if err == nil {
 		err = s.listOperations(r)
+	}
+	if err == nil {
+		s.Limits, err = r.startLimits()
 	}
 	if err != nil {
 		return v, err
@@ -78,6 +83,11 @@ func (s *situation) serviceRow(of *api.Service) *serviceRow {
 	alone := &situation{Situation: s.of([]api.Service{*of})}
 	state := &alone.serviceStates()[0]
 	row.Level, row.Trouble = state.Level, state.Trouble
+	for _, limit := range limitRows(s.Limits) {
+		if limit.Service == of.Service && (limit.StepType == "" || limit.StepType == of.StepType) {
+			row.Limits = append(row.Limits, limit)
+		}
+	}
 	return row
 }
 
@@ -105,9 +115,13 @@ func service(r *request) (view, error) {
 	if err == nil {
 		err = s.listOperations(r)
 	}
+	if err == nil {
+		s.Limits, err = r.startLimits()
+	}
 	if err != nil {
 		return v, err
 	}
+	s.Limits = slices.DeleteFunc(slices.Clone(s.Limits), func(l api.StartLimit) bool { return l.Service != name })
 	s.Services = slices.DeleteFunc(s.Services, func(of api.Service) bool { return of.Service != name })
 	if len(s.Services) == 0 {
 		return v, refuseMissing("No protocol has a step for the service " + name + ", and no directive was ever sent to it.")
@@ -115,7 +129,8 @@ func service(r *request) (view, error) {
 	s.Pauses = slices.DeleteFunc(s.Pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
 	data := servicePage{
 		Service: name, State: s.serviceStates()[0], Overview: s.Overview,
-		Queue: s.Overview.Bus == api.BusQueue, Findings: s.PauseFindings(),
+		Queue: s.Overview.Bus == api.BusQueue, Limits: limitRows(s.Limits),
+		Findings: append(s.PauseFindings(), s.LimitFindings()...),
 	}
 	known := map[string]bool{}
 	var ended, failed, backlog []int
