@@ -74,6 +74,7 @@ func (e AuditOutcome) Valid() bool {
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
 	BlockerTypeJob      BlockerType = "job"
+	BlockerTypeLimit    BlockerType = "limit"
 	BlockerTypePause    BlockerType = "pause"
 	BlockerTypeWorkItem BlockerType = "work_item"
 )
@@ -84,6 +85,8 @@ func (e BlockerType) Valid() bool {
 	case BlockerTypeCircuit:
 		return true
 	case BlockerTypeJob:
+		return true
+	case BlockerTypeLimit:
 		return true
 	case BlockerTypePause:
 		return true
@@ -1268,6 +1271,7 @@ type Blocker struct {
 	// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 	// - work_item: `id` is the `work_id` of the item that a worker holds.
 	// - job: `id` is the job that is the first of the order key.
+	// - limit: `id` is that of the limit, or of the scope that is closed.
 	//
 	//
 	// Example: pause
@@ -1278,6 +1282,7 @@ type Blocker struct {
 // - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 // - work_item: `id` is the `work_id` of the item that a worker holds.
 // - job: `id` is the job that is the first of the order key.
+// - limit: `id` is that of the limit, or of the scope that is closed.
 //
 // Example: pause
 type BlockerType string
@@ -5489,8 +5494,8 @@ type Waiting struct {
 	// - running: a worker runs the attempt.
 	// - silent: a worker runs the attempt, but has not reported for half of its lease.
 	// - backoff: the delay before the next attempt.
-	// - rate_limited: the step's service throttled the last attempt; the next one starts at the
-	//   time that it named.
+	// - rate_limited: the step's service throttled the last attempt, and the next one starts at the
+	//   time that it named; or a limit or a closure of the service holds back the start.
 	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
@@ -5531,8 +5536,8 @@ type Waiting struct {
 //   - running: a worker runs the attempt.
 //   - silent: a worker runs the attempt, but has not reported for half of its lease.
 //   - backoff: the delay before the next attempt.
-//   - rate_limited: the step's service throttled the last attempt; the next one starts at the
-//     time that it named.
+//   - rate_limited: the step's service throttled the last attempt, and the next one starts at the
+//     time that it named; or a limit or a closure of the service holds back the start.
 //   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 //   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //

@@ -153,6 +153,9 @@ func (x *explained) live() Answer {
 
 // retried explains the wait of a step for its next attempt.
 func (x *explained) retried(step *api.Step, until Sentence) Sentence {
+	if by := x.job.Waiting.BlockedBy; by != nil {
+		return say(step.StepID, " waits: ", Relative(x.job.Waiting.Detail, x.now), ".")
+	}
 	if x.job.Waiting.Reason == api.WaitingReasonRateLimited {
 		return say(step.Service, " limits its rate and put off ", step.StepID, "; the next attempt starts ", until, ".")
 	}

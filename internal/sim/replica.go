@@ -56,6 +56,7 @@ type parts struct {
 	gate       *pauses.Gate
 	limits     *limits.Service
 	limitGate  *limits.Gate
+	limited    bool            // the scenario has a limit, and the loops of the gate run
 	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
@@ -188,12 +189,12 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	var asked *limits.Gate // nil unless there are limits, since only then its loops run
 	if w.scenario.limits {
-		asked = made.limitGate
+		asked, made.limited = made.limitGate, true
 	}
 	queueRandom := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
 		Ledger: l, Store: store, Mirror: mirror, Random: queueRandom.float, Held: made.held, HeldTenant: made.heldTenant,
-		Limits: asked, Logger: w.log,
+		Limits: asked, Closer: made.closeScope, Logger: w.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -236,6 +237,15 @@ func (m *parts) count(ctx context.Context, p *process, store tablestore.Store) (
 func (m *parts) every(interval time.Duration, l background.Loop) {
 	l.Interval = interval
 	m.loops = append(m.loops, loop{l.Name, l.Run})
+}
+
+// closeScope closes what a throttled RESULT says, in scenarios with a limit.
+func (m *parts) closeScope(_ context.Context, c statemachine.Closure) {
+	if m.limited {
+		m.limitGate.Close(limits.Closure{
+			Scope: limits.Scope{Service: c.Service, TenantID: c.TenantID}, Until: c.Until, Actor: c.Actor, Reason: c.Reason,
+		}, c.ResultAt)
+	}
 }
 
 // admit asks the gate, which is set before any loop starts.

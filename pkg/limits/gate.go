@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -770,28 +771,20 @@ func (g *Gate) Apply(stored Closure) {
 	wake(stored.Scope, -1)
 }
 
-// Blocking is what holds a directive back.
-type Blocking struct {
-	Scope Scope
-	// Until is when it may let the directive through, at the earliest.
-	Until time.Time
-	// Closed says that the scope is closed; otherwise no token is free.
-	Closed bool
-	Reason string
-}
-
 // Blocks returns what holds the directive back, by this process's view, or nil: the closure that
 // lasts longest, else the limit whose next token comes last. Tokens of other processes count as
 // used.
-func (g *Gate) Blocks(service, stepType, tenantID string) *Blocking {
+func (g *Gate) Blocks(service, stepType, tenantID string) *statemachine.StartLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock().Wall
-	var found *Blocking
+	var found *statemachine.StartLimit
 	for _, scope := range covering(service, stepType, tenantID) {
 		if c := g.closures[scope]; c != nil && now.Before(c.row.Until) {
 			if found == nil || !found.Closed || c.row.Until.After(found.Until) {
-				found = &Blocking{Scope: scope, Until: c.row.Until, Closed: true, Reason: c.row.Reason}
+				found = &statemachine.StartLimit{
+					ID: scope.ID(), Actor: c.row.Actor, Reason: c.row.Reason, Closed: true, OfTenant: scope.TenantID != "", Until: c.row.Until,
+				}
 			}
 			continue
 		}
@@ -800,7 +793,9 @@ func (g *Gate) Blocks(service, stepType, tenantID string) *Blocking {
 			continue
 		}
 		if used, leaves := l.row.Used(now, g.cfg.Skew); used >= l.row.Count && (found == nil || leaves.After(found.Until)) {
-			found = &Blocking{Scope: scope, Until: leaves, Reason: l.row.Reason}
+			found = &statemachine.StartLimit{
+				ID: scope.ID(), Actor: l.row.Actor, Reason: l.row.Reason, OfTenant: scope.TenantID != "", Until: leaves,
+			}
 		}
 	}
 	return found

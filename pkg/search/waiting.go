@@ -16,6 +16,8 @@ type Surroundings struct {
 	Pause func(statemachine.Target) *statemachine.ScopePause
 	// Circuit returns the open circuit of the topic or of the whole bus, or nil.
 	Circuit func(ctx context.Context, topic string) (*statemachine.OpenCircuit, error)
+	// Limit returns the limit or the closure that holds back starts of such work, or nil.
+	Limit func(kind ledger.WorkKind, tenantID string) *statemachine.StartLimit
 	// LastPoll returns when a worker last polled for such work. If none has, polled is
 	// false, and at is the time since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
@@ -42,6 +44,15 @@ func (s *Service) ForOneTenant() *Service {
 				shown := *found
 				shown.Actor, shown.Reason = "", ""
 				found = &shown
+			}
+			return found
+		}
+	}
+	if limit := s.around.Limit; limit != nil {
+		own.around.Limit = func(kind ledger.WorkKind, tenantID string) *statemachine.StartLimit {
+			found := limit(kind, tenantID)
+			if found != nil && !found.OfTenant {
+				found.Actor, found.Reason = "", ""
 			}
 			return found
 		}
@@ -158,6 +169,9 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 	if s.around.Pause != nil {
 		around.Pause = s.around.Pause(statemachine.TargetOf(&agg.Job, step))
 	}
+	if s.around.Limit != nil {
+		around.Limit = s.around.Limit(kindOf(step), agg.Job.TenantID)
+	}
 	if _, queued := agg.Queued(); queued && s.around.LastPoll != nil {
 		around.Polled, _ = s.around.LastPoll(kindOf(step), agg.Job.TenantID)
 	}
@@ -198,10 +212,14 @@ func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 	}
 	switch t.Phase {
 	case PhaseDispatching: // A pause that ramps up still holds some.
-		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused)
+		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused,
+			statemachine.ReasonRateLimited)
 	case PhaseQueued:
 		if t.Bus != statemachine.BusQueue {
 			return f.waits(statemachine.ReasonDelivered)
+		}
+		if s.around.Limit != nil && s.around.Limit(ledger.WorkKind{Service: t.Service, StepType: t.StepType}, t.TenantID) != nil {
+			return f.waits(statemachine.ReasonRateLimited)
 		}
 		queued, noWorker := f.waits(statemachine.ReasonQueued), f.waits(statemachine.ReasonNoWorker)
 		if queued == noWorker { // The last poll, which is expensive to find, makes no difference.

@@ -136,7 +136,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		return err
 	}
 	s.uses.Callbacks = callbacks.New(callbacks.Config{
-		Ledger: s.uses.Ledger, Logger: s.log,
+		Ledger: s.uses.Ledger, Logger: s.log, Closer: s.closeScope,
 		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
 		Unrecorded: s.meters.unrecorded.Inc,
 	})
@@ -144,7 +144,8 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		return err
 	}
 	s.uses.Queue, err = workqueue.New(workqueue.Config{
-		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.LimitGate, Logger: s.log,
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.LimitGate, Closer: s.closeScope,
+		Logger:     s.log,
 		Held:       func(target statemachine.Target) bool { return s.uses.Gate.HoldsQueued(target) },
 		HeldTenant: func(tenantID string) bool { return s.uses.Gate.HoldsTenant(tenantID) },
 	})
@@ -169,6 +170,18 @@ func (s *Server) limitSkew() time.Duration {
 		return 0
 	}
 	return cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
+}
+
+// startLimit returns what holds back starts of such work, or nil.
+func (s *Server) startLimit(kind ledger.WorkKind, tenantID string) *statemachine.StartLimit {
+	return s.uses.LimitGate.Blocks(kind.Service, kind.StepType, tenantID)
+}
+
+// closeScope closes what a throttled RESULT says.
+func (s *Server) closeScope(ctx context.Context, c statemachine.Closure) {
+	scope := limits.Scope{Service: c.Service, TenantID: c.TenantID}
+	s.log.WarnContext(ctx, "a service has throttled an attempt", "limit_id", scope.ID(), "until", c.Until, "caller", c.Actor)
+	s.uses.LimitGate.Close(limits.Closure{Scope: scope, Until: c.Until, Actor: c.Actor, Reason: c.Reason}, c.ResultAt)
 }
 
 // holdsNew reports whether a new directive has to wait to be published.
@@ -368,7 +381,7 @@ func (s *Server) openCommands(context.Context) error {
 // openAPI opens the HTTP API, and registers the metrics that read from the other parts.
 func (s *Server) openAPI(context.Context) (err error) {
 	around := search.Surroundings{
-		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Counts.EndRate,
+		Limit: s.startLimit, Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Counts.EndRate,
 	}
 	if s.uses.Ledger.Exclusive() { // On a shared store the counts does not know the live jobs.
 		around.Live = s.uses.Counts.Live

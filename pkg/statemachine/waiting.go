@@ -26,7 +26,7 @@ const (
 	ReasonRunning     Reason = "running"      // a worker runs the attempt
 	ReasonSilent      Reason = "silent"       // … and has not reported for half of its lease
 	ReasonBackoff     Reason = "backoff"      // until the delay before the next attempt is over
-	ReasonRateLimited Reason = "rate_limited" // until a rate limit of the service allows the next attempt
+	ReasonRateLimited Reason = "rate_limited" // until a limit or a closure of the service lets the attempt start
 	ReasonCancelling  Reason = "cancelling"   // until the worker's attempt ends, then CANCELLED
 	ReasonPausing     Reason = "pausing"      // until the worker's attempt ends, then PAUSED
 )
@@ -46,6 +46,7 @@ const (
 	BlockerCircuit BlockerType = "circuit"   // the topic, or "*" for the whole bus
 	BlockerWork    BlockerType = "work_item" // the work item that a worker holds
 	BlockerJob     BlockerType = "job"       // the first job of the line
+	BlockerLimit   BlockerType = "limit"     // the id of the limit, or of the scope that is closed
 )
 
 // Waiting says what a job waits for. The zero value is that of an ended job.
@@ -66,6 +67,8 @@ type Surroundings struct {
 	// its topic or of the bus. Nil if there is none.
 	Pause   *ScopePause
 	Circuit *OpenCircuit
+	// Limit holds back starts of the step's service; nil if nothing does.
+	Limit *StartLimit
 	// Polled is when a worker last asked for work of the step's service and type. If none
 	// has, it is the time since which that is known; the zero time if nothing is known.
 	Polled time.Time
@@ -80,6 +83,15 @@ type Surroundings struct {
 type OpenCircuit struct {
 	Name, Reason string
 	Since, Until time.Time
+}
+
+// StartLimit is a limit without a free token or a closure of a service. Until is when it may let
+// a start through. Reason and Actor are empty if they must not be shown.
+type StartLimit struct {
+	ID, Actor, Reason string
+	Closed            bool
+	OfTenant          bool // of the job's tenant alone
+	Until             time.Time
 }
 
 // FirstPlace is the first place of a line that is not gone.
@@ -217,9 +229,21 @@ func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Su
 		w.Reason, w.Since, w.Until = ReasonCircuitOpen, latest(w.Since, c.Since), c.Until
 		w.BlockedBy = Blocker{BlockerCircuit, c.Name}
 		w.Detail = fmt.Sprintf("circuit %s is open%s; a relay tries again at %s", c.Name, prefixed(": ", c.Reason), stamp(c.Until))
+	case around.Limit != nil && around.Limit.Closed && row != nil && row.Bus == BusServiceBus:
+		w.limited(around.Limit)
 	default:
 		w.Detail = fmt.Sprintf("attempt %d is to be published", step.AttemptNo)
 	}
+}
+
+// limited sets a limit or a closure as the reason.
+func (w *Waiting) limited(l *StartLimit) {
+	w.Reason, w.Until, w.BlockedBy = ReasonRateLimited, l.Until, Blocker{BlockerLimit, l.ID}
+	if l.Closed {
+		w.Detail = l.ID + " is closed" + prefixed(" by ", l.Actor) + " until " + stamp(l.Until) + prefixed(": ", l.Reason)
+		return
+	}
+	w.Detail = "limit " + l.ID + " has no start left before " + stamp(l.Until) + prefixed(": ", l.Reason)
 }
 
 // queued refines the wait of a directive that no worker has claimed.
@@ -228,6 +252,8 @@ func (w *Waiting) queued(step *Step, now time.Time, around *Surroundings) {
 	switch polled := around.Polled; {
 	case around.Pause != nil && around.Pause.State == ScopePaused:
 		w.paused(around.Pause)
+	case around.Limit != nil:
+		w.limited(around.Limit)
 	case !polled.IsZero() && now.Sub(polled) > PollPatience:
 		w.Reason, w.Since = ReasonNoWorker, latest(w.Since, polled)
 		w.Detail = fmt.Sprintf("no worker has polled for %s since %s", kind, stamp(polled))

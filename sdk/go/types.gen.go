@@ -42,6 +42,7 @@ func (e Actor) Valid() bool {
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
 	BlockerTypeJob      BlockerType = "job"
+	BlockerTypeLimit    BlockerType = "limit"
 	BlockerTypePause    BlockerType = "pause"
 	BlockerTypeWorkItem BlockerType = "work_item"
 )
@@ -52,6 +53,8 @@ func (e BlockerType) Valid() bool {
 	case BlockerTypeCircuit:
 		return true
 	case BlockerTypeJob:
+		return true
+	case BlockerTypeLimit:
 		return true
 	case BlockerTypePause:
 		return true
@@ -763,6 +766,7 @@ type Blocker struct {
 	// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 	// - work_item: `id` is the `work_id` of the item that a worker holds.
 	// - job: `id` is the job that is the first of the order key.
+	// - limit: `id` is that of the limit, or of the scope that is closed.
 	//
 	//
 	// Example: pause
@@ -773,6 +777,7 @@ type Blocker struct {
 // - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
 // - work_item: `id` is the `work_id` of the item that a worker holds.
 // - job: `id` is the job that is the first of the order key.
+// - limit: `id` is that of the limit, or of the scope that is closed.
 //
 // Example: pause
 type BlockerType string
@@ -2468,8 +2473,8 @@ type Waiting struct {
 	// - running: a worker runs the attempt.
 	// - silent: a worker runs the attempt, but has not reported for half of its lease.
 	// - backoff: the delay before the next attempt.
-	// - rate_limited: the step's service throttled the last attempt; the next one starts at the
-	//   time that it named.
+	// - rate_limited: the step's service throttled the last attempt, and the next one starts at the
+	//   time that it named; or a limit or a closure of the service holds back the start.
 	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
@@ -2510,8 +2515,8 @@ type Waiting struct {
 //   - running: a worker runs the attempt.
 //   - silent: a worker runs the attempt, but has not reported for half of its lease.
 //   - backoff: the delay before the next attempt.
-//   - rate_limited: the step's service throttled the last attempt; the next one starts at the
-//     time that it named.
+//   - rate_limited: the step's service throttled the last attempt, and the next one starts at the
+//     time that it named; or a limit or a closure of the service holds back the start.
 //   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 //   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //

@@ -2155,8 +2155,8 @@ export interface components {
          *     - running: a worker runs the attempt.
          *     - silent: a worker runs the attempt, but has not reported for half of its lease.
          *     - backoff: the delay before the next attempt.
-         *     - rate_limited: the step's service throttled the last attempt; the next one starts at the
-         *       time that it named.
+         *     - rate_limited: the step's service throttled the last attempt, and the next one starts at the
+         *       time that it named; or a limit or a closure of the service holds back the start.
          *     - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
          *     - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
          * @example scope_paused
@@ -2205,10 +2205,11 @@ export interface components {
              *     - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
              *     - work_item: `id` is the `work_id` of the item that a worker holds.
              *     - job: `id` is the job that is the first of the order key.
+             *     - limit: `id` is that of the limit, or of the scope that is closed.
              * @example pause
              * @enum {string}
              */
-            type: "pause" | "circuit" | "work_item" | "job";
+            type: "pause" | "circuit" | "work_item" | "job" | "limit";
             /**
              * @description Its id.
              * @example service:ocr
