@@ -18,6 +18,7 @@
 //     and each job is timed from when its command was due. A closed loop would not send
 //     while the server stalls, and so would miss most of a stall.
 //   - lines ([Lines]): the closed loop of one step, with an order key of its own for each command.
+//   - limits ([Limits]): the closed loop of one step, under a limit of the service far above the load.
 //   - batches ([Batch]): POST /v1/commands:batch with 100 commands, which no worker takes.
 //   - retention ([Retention], only by name and on an empty server): the closed loop of one step
 //     on a server that keeps ended jobs for 20 seconds. It takes long, because it shows whether

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -66,8 +67,8 @@ type Row struct {
 	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
 	// Kept says whether the server kept up with purging; nil except for [Retention].
 	Kept *Kept `json:"retention,omitempty"`
-	// OfOne compares [Retention] and [Lines] with [One] on an empty store: it is the ratio of the rates, or 0
-	// if the other load was not measured.
+	// OfOne compares [Retention], [Lines] and [Limits] with [One] on an empty store: it is the ratio of the
+	// rates, or 0 if the other load was not measured.
 	OfOne float64 `json:"of_one_step,omitempty"`
 	// Audited is how many jobs were read back; all had succeeded.
 	Audited int    `json:"audited"`
@@ -116,6 +117,10 @@ func (r *Row) goals() []Goal {
 		if r.OfOne > 0 {
 			return []Goal{atLeast(0.8, "of one step", r.OfOne)}
 		}
+	case Limits:
+		if r.OfOne > 0 {
+			return []Goal{atLeast(0.97, "of one step", r.OfOne)}
+		}
 	case Open:
 		return []Goal{atMost(2.5, "p50 ms", r.EndToEnd.P50), atMost(6, "p99 ms", r.EndToEnd.P99)}
 	}
@@ -149,7 +154,7 @@ func (r *Report) compare() {
 				row.OfEmpty = ratio(before.EndToEnd.P50, row.EndToEnd.P50)
 			}
 		}
-		if one := empty[One]; one != nil && row.Store == Empty && (row.Load == Retention || row.Load == Lines) {
+		if one := empty[One]; one != nil && row.Store == Empty && slices.Contains([]string{Retention, Lines, Limits}, row.Load) {
 			row.OfOne = ratio(row.PerSecond, one.PerSecond)
 		}
 		row.Goals = row.goals()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ const (
 	Callbacks = "callbacks"
 	Open      = "open loop"
 	Lines     = "lines"
+	Limits    = "limits"
 	Batch     = "batches"
 	Retention = "retention"
 )
@@ -45,6 +47,8 @@ type load struct {
 	work func(ctx context.Context, w *workers, items []item) error
 	// ordered gives each command an order key, so that its job is alone in a line.
 	ordered bool
+	// limited gives the service a limit far above the load.
+	limited bool
 	// delivery makes workers claim items without starting them.
 	delivery bool
 	// retention is how long the server keeps ended jobs, if not as long as it does by default.
@@ -57,6 +61,7 @@ var loads = []*load{
 	{name: Callbacks, steps: 3, produce: closedLoop, work: callBackAll, delivery: true},
 	{name: Open, steps: 3, produce: openLoop, work: complete},
 	{name: Lines, steps: 1, produce: closedLoop, work: complete, ordered: true},
+	{name: Limits, steps: 1, produce: closedLoop, work: complete, limited: true},
 	{name: Batch, steps: 1, produce: batchLoop}, // last, because its jobs remain on the server
 }
 
@@ -137,6 +142,16 @@ func (b *bench) run(ctx context.Context, server Server, load *load, store string
 	defer r.client.close()
 	limited, cancel := context.WithDeadlineCause(ctx, r.window.end.Add(b.options.Drain), ErrUnfinished)
 	defer cancel()
+	if load.limited {
+		starts := map[string]any{"starts": map[string]any{"count": 100_000_000, "window": "1m"}, "reason": "measured"}
+		body, err := json.Marshal(starts)
+		if err != nil {
+			return r, fmt.Errorf("encode the limit: %w", err)
+		}
+		if err := r.client.send(ctx, http.MethodPut, "/v1/admin/limits/service:"+service, body, nil); err != nil {
+			return r, fmt.Errorf("set the limit: %w", err)
+		}
+	}
 	stop := b.progress.follow(limited, load.name+", "+store, "jobs", r.window)
 	cost, err := r.drive(limited)
 	stop()
