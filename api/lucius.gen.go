@@ -7032,7 +7032,8 @@ type ClientInterface interface {
 
 	// DeleteLimit Delete a limit
 	//
-	// Starts of the scope are no longer limited, within a second. A closure stays.
+	// Starts of the scope are no longer limited: at once in the process that answers, in others
+	// within a second. A closure stays.
 	//
 	// Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
 	DeleteLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -7048,8 +7049,9 @@ type ClientInterface interface {
 	//
 	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
 	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	// after the change on. The process that answers follows at once, others within a second. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+	// publishes to Service Bus.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -7060,8 +7062,9 @@ type ClientInterface interface {
 	//
 	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
 	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	// after the change on. The process that answers follows at once, others within a second. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+	// publishes to Service Bus.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -8352,7 +8355,8 @@ func (c *Client) ListLimits(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // DeleteLimit Delete a limit
 //
-// Starts of the scope are no longer limited, within a second. A closure stays.
+// Starts of the scope are no longer limited: at once in the process that answers, in others
+// within a second. A closure stays.
 //
 // Corresponds with DELETE /v1/admin/limits/{limitId} (the `DeleteLimit` operationId).
 func (c *Client) DeleteLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -8388,8 +8392,9 @@ func (c *Client) GetLimit(ctx context.Context, limitID LimitID, reqEditors ...Re
 //
 // Sets how many attempts of the scope workers may claim in any window of time. Starts from
 // before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+// after the change on. The process that answers follows at once, others within a second. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+// publishes to Service Bus.
 //
 // Takes any type of body and a specified content type.
 //
@@ -8410,8 +8415,9 @@ func (c *Client) SetLimitWithBody(ctx context.Context, limitID LimitID, contentT
 //
 // Sets how many attempts of the scope workers may claim in any window of time. Starts from
 // before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+// after the change on. The process that answers follows at once, others within a second. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+// publishes to Service Bus.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -14458,7 +14464,8 @@ type ClientWithResponsesInterface interface {
 
 	// DeleteLimitWithResponse Delete a limit
 	//
-	// Starts of the scope are no longer limited, within a second. A closure stays.
+	// Starts of the scope are no longer limited: at once in the process that answers, in others
+	// within a second. A closure stays.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -14478,8 +14485,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
 	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	// after the change on. The process that answers follows at once, others within a second. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+	// publishes to Service Bus.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -14490,8 +14498,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
 	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-	// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+	// after the change on. The process that answers follows at once, others within a second. 404
+	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+	// publishes to Service Bus.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -20099,7 +20108,8 @@ func (c *ClientWithResponses) ListLimitsWithResponse(ctx context.Context, reqEdi
 
 // DeleteLimitWithResponse Delete a limit
 //
-// Starts of the scope are no longer limited, within a second. A closure stays.
+// Starts of the scope are no longer limited: at once in the process that answers, in others
+// within a second. A closure stays.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -20131,8 +20141,9 @@ func (c *ClientWithResponses) GetLimitWithResponse(ctx context.Context, limitID 
 //
 // Sets how many attempts of the scope workers may claim in any window of time. Starts from
 // before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+// after the change on. The process that answers follows at once, others within a second. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+// publishes to Service Bus.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -20149,8 +20160,9 @@ func (c *ClientWithResponses) SetLimitWithBodyWithResponse(ctx context.Context, 
 //
 // Sets how many attempts of the scope workers may claim in any window of time. Starts from
 // before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-// not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+// after the change on. The process that answers follows at once, others within a second. 404
+// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+// publishes to Service Bus.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -60,6 +60,7 @@ func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api
 			Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
 		})
 		e.showStarts(&found, &set)
+		e.refreshLimits(ctx, err)
 		return e.limitChanged(ctx, &found, "limit set", request.Reason, err)
 	})
 }
@@ -73,6 +74,7 @@ func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID 
 		}
 		err = e.Limits.Delete(ctx, scope)
 		found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
+		e.refreshLimits(ctx, err)
 		return e.limitChanged(ctx, &found, "limit deleted", "", err)
 	})
 }
@@ -127,6 +129,16 @@ func (e *endpoints) OpenLimit(w http.ResponseWriter, r *http.Request, limitID ap
 
 // errNoLimit is the answer for a missing or foreign limit.
 var errNoLimit = &apierror.Error{Code: apierror.NotFound, Detail: "There is no such limit."}
+
+// refreshLimits makes this process follow a change of a limit at once, unless that failed.
+func (e *endpoints) refreshLimits(ctx context.Context, err error) {
+	if err != nil {
+		return
+	}
+	if err := e.LimitGate.Refresh(ctx); err != nil { // It is repeated within a second.
+		e.config.Log.WarnContext(ctx, "limits not read after a change", "error", err)
+	}
+}
 
 // limitChanged logs a change, and answers with the scope. Other processes follow within a second.
 func (e *endpoints) limitChanged(ctx context.Context, found *api.StartLimit, change, reason string, err error) (any, error) {

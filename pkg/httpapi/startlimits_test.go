@@ -52,14 +52,9 @@ func TestLimits_BoundWhatWorkersClaim(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- h.useCases.LimitGate.Run(ctx) }()
 		defer func() { stop(); musttest.NoError(t, <-ended) }()
-		refreshed := func() {
-			t.Helper()
-			musttest.NoError(t, h.useCases.LimitGate.Refresh(ctx))
-		}
 
 		h.queued(t, 5)
 		h.do(t, http.MethodPut, "/v1/admin/limits/service:ocr", `{"starts":{"count":2,"window":"1h"},"reason":"quota"}`)
-		refreshed()
 		if got := h.claims(t, "limited"); got != 2 {
 			t.Errorf("under a limit of 2 in an hour %d items of 5 are claimed", got)
 		}
@@ -71,7 +66,6 @@ func TestLimits_BoundWhatWorkersClaim(t *testing.T) {
 		if got := h.do(t, http.MethodDelete, "/v1/admin/limits/service:ocr", ""); got.Status != http.StatusOK {
 			t.Errorf("DELETE: %d %s", got.Status, got.Body)
 		}
-		refreshed()
 		if got := h.claims(t, "free"); got != 3 {
 			t.Errorf("after the limit was deleted %d of the 3 others are claimed", got)
 		}

@@ -1145,14 +1145,16 @@ export interface paths {
          * Limit the starts of a scope
          * @description Sets how many attempts of the scope workers may claim in any window of time. Starts from
          *     before a change of the limit go on to count; a longer window is kept from one such window
-         *     after the change on. All processes follow within a second. 404 `not_found` if `limitId` is
-         *     not the id of a limit. 422 `limit_unsupported` if the server publishes to Service Bus.
+         *     after the change on. The process that answers follows at once, others within a second. 404
+         *     `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
+         *     publishes to Service Bus.
          */
         put: operations["setLimit"];
         post?: never;
         /**
          * Delete a limit
-         * @description Starts of the scope are no longer limited, within a second. A closure stays.
+         * @description Starts of the scope are no longer limited: at once in the process that answers, in others
+         *     within a second. A closure stays.
          */
         delete: operations["deleteLimit"];
         options?: never;
