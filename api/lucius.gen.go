@@ -186,6 +186,7 @@ const (
 	EventTypeJobInProgress        EventType = "job.in_progress"
 	EventTypeJobPaused            EventType = "job.paused"
 	EventTypeJobPausing           EventType = "job.pausing"
+	EventTypeJobPrioritized       EventType = "job.prioritized"
 	EventTypeJobRescheduled       EventType = "job.rescheduled"
 	EventTypeJobSucceeded         EventType = "job.succeeded"
 	EventTypeOutboxDue            EventType = "outbox.due"
@@ -230,6 +231,8 @@ func (e EventType) Valid() bool {
 	case EventTypeJobPaused:
 		return true
 	case EventTypeJobPausing:
+		return true
+	case EventTypeJobPrioritized:
 		return true
 	case EventTypeJobRescheduled:
 		return true

@@ -46,6 +46,7 @@ type Job struct {
 	Mode            Mode     `column:"mode"`
 	DocID           string   `column:"doc_id"`
 	Tags            Tags     `column:"tags"`
+	Class           Class    `column:"class"`
 	State           JobState `column:"state"`
 	// Rev counts the changes of the job; the journal has one row for each.
 	Rev int64 `column:"rev"`

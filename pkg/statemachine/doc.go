@@ -47,7 +47,7 @@
 //	no ACK in time                                  ack
 //	RESULT FAILED_RETRY, lease or timeout expired   execution
 //	outage, unknown publish, pause, withdrawal,
-//	operator's retry or stall, shutdown             nothing
+//	operator's retry or stall, priority, shutdown   nothing
 //
 // [Policy.MaxAttempts] caps the sum. The attempt number is only the fence.
 //

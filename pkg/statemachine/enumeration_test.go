@@ -47,6 +47,7 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 		{"cancel", statemachine.Cancel{}, 0}, {"pause", statemachine.Pause{}, 0}, {"resume", statemachine.Resume{}, time.Hour},
 		{"reschedule", statemachine.Reschedule{NotBefore: &later, NotAfter: &latest}, 0},
 		{"reschedule to now", statemachine.Reschedule{NotBefore: &time.Time{}}, 0},
+		{"prioritize", statemachine.Prioritize{Class: statemachine.ClassBulk}, 0},
 		{"retry", statemachine.Retry{}, 0}, {"stall", statemachine.Stall{StepID: step.ID, AttemptNo: step.AttemptNo}, 0},
 	}
 	if agg.Job.AttemptsTotal == 0 {

@@ -206,6 +206,12 @@ type Reschedule struct {
 	Reason              string
 }
 
+// Prioritize sets the class of a job that has not ended. It spends no budget.
+type Prioritize struct {
+	Class  Class
+	Reason string
+}
+
 // Retry is an operator's retry: the step that waits for its next dispatch becomes due
 // now. It spends no budget. StepID, if set, must be the active step.
 type Retry struct{ StepID, Reason string }
@@ -262,6 +268,9 @@ func (Resume) Name() string { return "resume" }
 
 // Name implements [Event].
 func (Reschedule) Name() string { return "reschedule" }
+
+// Name implements [Event].
+func (Prioritize) Name() string { return "prioritize" }
 
 // Name implements [Event].
 func (Retry) Name() string { return "retry" }

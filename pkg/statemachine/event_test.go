@@ -31,6 +31,7 @@ func TestEvent_NamesArePinned(t *testing.T) {
 		"pause":            statemachine.Pause{},
 		"resume":           statemachine.Resume{},
 		"reschedule":       statemachine.Reschedule{},
+		"prioritize":       statemachine.Prioritize{},
 		"retry":            statemachine.Retry{},
 		"stall":            statemachine.Stall{},
 		"turn":             statemachine.Turn{},

@@ -169,6 +169,7 @@ func lifeOf(s *story) []statemachine.Event {
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Retry{},
 		statemachine.Reschedule{NotBefore: &later, NotAfter: &latest}, statemachine.Reschedule{NotBefore: &date, NotAfter: &time.Time{}},
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
+		statemachine.Prioritize{Class: statemachine.ClassBulk}, statemachine.Prioritize{},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
 		s.result(statemachine.ResultFailedFinal), s.throttled(time.Minute), s.claimed(),
 		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair()},

@@ -122,7 +122,14 @@ func (j *itemJob) checkCounts(before *statemachine.ItemRecord, moves *statemachi
 		if record.Rev != was.Rev+made {
 			j.t.Fatalf("%s went from rev %d to %d by %d moves", record.WorkID, was.Rev, record.Rev, made)
 		}
-		if ready != (record.ReadyRev != was.ReadyRev) || ready && (record.ReadyRev != j.agg.Job.Rev+1 || !record.ReadySince.Equal(j.now)) {
+		// A directive that waits moves to the hint of its new class, and keeps its age.
+		reclassed := !ready && record.ReadyClass != was.ReadyClass
+		since := was.ReadySince
+		if ready {
+			since = j.now
+		}
+		moved := ready || reclassed
+		if moved != (record.ReadyRev != was.ReadyRev) || moved && record.ReadyRev != j.agg.Job.Rev+1 || !record.ReadySince.Equal(since) {
 			j.t.Fatalf("%s names the hint of rev %d since %s", record.WorkID, record.ReadyRev, record.ReadySince)
 		}
 	}

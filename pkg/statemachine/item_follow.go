@@ -82,6 +82,10 @@ func (f *itemFollower) followQueued(step *Step) {
 	claimed := f.ask.Operation == OpClaimNext
 	switch {
 	case step.State == StepAwaitingAck && step.LeaseExpiresAt.IsZero():
+		if class := f.after.Job.Class; f.record.ReadyClass != class { // Only the hint moves.
+			f.record.ReadyClass, f.record.ReadyRev = class, f.after.Job.Rev
+			f.moves.Changed = true
+		}
 	case claimed && step.State == StepAwaitingAck:
 		f.move(ClaimItem(f.item, f.ask.Request, step.LeaseExpiresAt, f.now))
 	case claimed && step.State == StepInProgress:
@@ -142,7 +146,7 @@ func (f *itemFollower) followStalled(step *Step) {
 		}
 		f.move(RequeueItem(f.item, by, itemDirectiveOf(row), f.now))
 		f.record.RequeuedBy = ItemRequester{}
-		f.record.ReadySince, f.record.ReadyRev = f.now, f.after.Job.Rev
+		f.record.ReadySince, f.record.ReadyRev, f.record.ReadyClass = f.now, f.after.Job.Rev, f.after.Job.Class
 	default:
 		f.remove()
 	}
@@ -165,7 +169,8 @@ func (f *itemFollower) enqueue(i int) error {
 		return fmt.Errorf("work item %s: %w", row.ID, err)
 	}
 	f.record = &ItemRecord{
-		WorkID: row.ID, DedupeKey: directive.MessageID, StepIndex: i, CreatedAt: f.now, ReadySince: f.now, ReadyRev: f.after.Job.Rev,
+		WorkID: row.ID, DedupeKey: directive.MessageID, StepIndex: i, CreatedAt: f.now,
+		ReadySince: f.now, ReadyRev: f.after.Job.Rev, ReadyClass: f.after.Job.Class,
 	}
 	f.move(change, nil)
 	return nil

@@ -23,11 +23,14 @@ type ItemRecord struct {
 	// Claims counts the claims of the item, and Rev its moves.
 	Claims int   `column:"claims"`
 	Rev    int64 `column:"rev"`
-	// ReadySince, ReadyRev and AttemptNo name the one ready hint of a queued item.
-	// They stay after the item was claimed, so that a requeue and a purge delete a
+	// ReadySince, ReadyRev, ReadyClass and AttemptNo name the one ready hint of a queued
+	// item. They stay after the item was claimed, so that a requeue and a purge delete a
 	// hint that a crash left.
+	//
+	//	invariant: queued ⇒ ReadyClass = Job.Class
 	ReadySince time.Time `column:"ready_since"`
 	ReadyRev   int64     `column:"ready_rev"`
+	ReadyClass Class     `column:"ready_class"`
 	// RequeuedBy is the operator's request to offer a stalled item again, while the
 	// next attempt's outbox row is PENDING: the requeue is made in its name.
 	RequeuedBy ItemRequester

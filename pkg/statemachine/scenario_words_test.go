@@ -59,6 +59,13 @@ var verbs = map[string]verb{
 	"reschedule": {"not-before not-after", func(a *args) statemachine.Event {
 		return statemachine.Reschedule{NotBefore: a.date("not-before"), NotAfter: a.date("not-after")}
 	}},
+	"prioritize": {"class", func(a *args) statemachine.Event {
+		class, ok := statemachine.ParseClass(a.said["class"])
+		if !ok {
+			a.wrong("no class %q", a.said["class"])
+		}
+		return statemachine.Prioritize{Class: class}
+	}},
 	"retry": {"step", func(a *args) statemachine.Event { return statemachine.Retry{StepID: a.said["step"]} }},
 	"stall": {"attempt", func(a *args) statemachine.Event {
 		return statemachine.Stall{StepID: a.row.StepID, AttemptNo: a.row.AttemptNo}

@@ -170,6 +170,7 @@ const (
 	EventJobAccepted    = "job.accepted"
 	EventJobAdvanced    = "job.advanced"
 	EventJobRescheduled = "job.rescheduled"
+	EventJobPrioritized = "job.prioritized"
 	EventStepRefenced   = "step.refenced"
 	EventStepClaimed    = "step.claimed"
 	EventStepExtended   = "step.extended"
@@ -187,8 +188,8 @@ const (
 // EventTypes returns all types of history entries.
 func EventTypes() []string {
 	types := []string{
-		EventJobAccepted, EventJobRescheduled, EventStepClaimed, EventStepExtended, EventStepRetryNow, EventStepCarried,
-		EventStepResolved,
+		EventJobAccepted, EventJobRescheduled, EventJobPrioritized, EventStepClaimed, EventStepExtended, EventStepRetryNow,
+		EventStepCarried, EventStepResolved,
 		EventOutboxPending, EventOutboxTaken, EventOutboxRejected, EventCallbackRejected,
 	}
 	types = appendTypes(types, ObjectJob, JobEdges)

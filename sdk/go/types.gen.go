@@ -118,6 +118,7 @@ const (
 	EventTypeJobInProgress        EventType = "job.in_progress"
 	EventTypeJobPaused            EventType = "job.paused"
 	EventTypeJobPausing           EventType = "job.pausing"
+	EventTypeJobPrioritized       EventType = "job.prioritized"
 	EventTypeJobRescheduled       EventType = "job.rescheduled"
 	EventTypeJobSucceeded         EventType = "job.succeeded"
 	EventTypeOutboxDue            EventType = "outbox.due"
@@ -162,6 +163,8 @@ func (e EventType) Valid() bool {
 	case EventTypeJobPaused:
 		return true
 	case EventTypeJobPausing:
+		return true
+	case EventTypeJobPrioritized:
 		return true
 	case EventTypeJobRescheduled:
 		return true

@@ -2529,7 +2529,7 @@ export interface components {
              * @example step.in_progress
              * @enum {string}
              */
-            type: "job.accepted" | "job.dispatching" | "job.in_progress" | "job.advanced" | "job.rescheduled" | "job.pausing" | "job.paused" | "job.cancelling" | "job.cancelled" | "job.succeeded" | "job.failed_final" | "step.dispatching" | "step.refenced" | "step.claimed" | "step.extended" | "step.awaiting_ack" | "step.in_progress" | "step.failed_retry" | "step.retry_requested" | "step.carried" | "step.resolved" | "step.callback_rejected" | "step.succeeded" | "step.failed_final" | "step.cancelled" | "outbox.pending" | "outbox.due" | "outbox.taken" | "outbox.rejected" | "outbox.sent" | "outbox.failed_final";
+            type: "job.accepted" | "job.dispatching" | "job.in_progress" | "job.advanced" | "job.rescheduled" | "job.prioritized" | "job.pausing" | "job.paused" | "job.cancelling" | "job.cancelled" | "job.succeeded" | "job.failed_final" | "step.dispatching" | "step.refenced" | "step.claimed" | "step.extended" | "step.awaiting_ack" | "step.in_progress" | "step.failed_retry" | "step.retry_requested" | "step.carried" | "step.resolved" | "step.callback_rejected" | "step.succeeded" | "step.failed_final" | "step.cancelled" | "outbox.pending" | "outbox.due" | "outbox.taken" | "outbox.rejected" | "outbox.sent" | "outbox.failed_final";
             /**
              * Format: date-time
              * @description When it happened, by the clock of the server that made the change.
