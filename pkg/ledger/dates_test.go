@@ -171,7 +171,7 @@ func TestExpiry_TakesTheItemOutOfTheQueue(t *testing.T) {
 				t.Errorf("the job is %s %s; live are %v", job.State, job.ErrorCode, l.LiveJobs())
 			}
 			kind := ledger.WorkKind{Service: "ones", StepType: "ONE"}
-			if hints, _, _, err := l.ReadyHints(t.Context(), kind, 0, "", "", 10); err != nil || len(hints) != 0 {
+			if hints, _, _, err := l.ReadyHints(t.Context(), ledger.WorkClass{WorkKind: kind}, 0, "", "", 10); err != nil || len(hints) != 0 {
 				t.Errorf("the queue has %v, %v", hints, err)
 			}
 		})

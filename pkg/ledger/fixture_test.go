@@ -171,16 +171,18 @@ func (b *bundle) inspected(t *testing.T) []ledger.Finding {
 // hintKinds are the kinds of the fixture's two steps.
 var hintKinds = []ledger.WorkKind{{Service: "ones", StepType: "ONE"}, {Service: "twos", StepType: "TWO"}}
 
-// hints are all rows of the ready index.
+// hints are all rows of the ready index, those of bulk work after the others of their kind.
 func (b *bundle) hints(t *testing.T) []ledger.Hint {
 	t.Helper()
 	var all []ledger.Hint
 	for _, kind := range hintKinds {
-		hints, more, bad, err := b.ReadyHints(t.Context(), kind, 0, "", "", 100)
-		if err != nil || bad != nil || more {
-			t.Fatalf("hints: %v, %v, more %t", err, bad, more)
+		for _, class := range []statemachine.Class{statemachine.ClassNormal, statemachine.ClassBulk} {
+			hints, more, bad, err := b.ReadyHints(t.Context(), ledger.WorkClass{WorkKind: kind, Class: class}, 0, "", "", 100)
+			if err != nil || bad != nil || more {
+				t.Fatalf("hints: %v, %v, more %t", err, bad, more)
+			}
+			all = append(all, hints...)
 		}
-		all = append(all, hints...)
 	}
 	return all
 }

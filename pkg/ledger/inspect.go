@@ -220,7 +220,7 @@ func (l *Ledger) InspectHint(ctx context.Context, h Hint) (repaired bool, err er
 // ReadyWalk is a position in a walk over the whole ready index; the zero value is
 // its beginning.
 type ReadyWalk struct {
-	kinds []WorkKind
+	work  []WorkClass
 	shard int
 	from  string
 }
@@ -231,13 +231,12 @@ type ReadyWalk struct {
 // and returned as an error; any other error ends the page.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 ) (seen, repaired int, ended bool, err error) {
-	if len(w.kinds) == 0 {
-		if w.kinds, err = l.WorkKinds(ctx); err != nil || len(w.kinds) == 0 {
+	if len(w.work) == 0 {
+		if w.work, err = l.WorkClasses(ctx); err != nil || len(w.work) == 0 {
 			return 0, 0, err == nil, err
 		}
 	}
-	kind := w.kinds[0]
-	hints, more, bad, err := l.ReadyHints(ctx, kind, w.shard, w.from, "", limit)
+	hints, more, bad, err := l.ReadyHints(ctx, w.work[0], w.shard, w.from, "", limit)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -260,7 +259,7 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 		return seen, repaired, false, bad
 	}
 	if w.from, w.shard = "", w.shard+1; w.shard == l.cfg.ReadyShards {
-		w.shard, w.kinds = 0, w.kinds[1:]
+		w.shard, w.work = 0, w.work[1:]
 	}
-	return seen, repaired, len(w.kinds) == 0, bad
+	return seen, repaired, len(w.work) == 0, bad
 }

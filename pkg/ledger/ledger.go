@@ -151,7 +151,7 @@ type Ledger struct {
 	lines  openLines
 	// inspected is when the reconciler last looked at a line.
 	inspected *lru.Cache[string, time.Time]
-	kinds     sync.Map // each WorkKind whose catalog row is known to be written
+	kinds     sync.Map // each WorkClass whose catalog row is known to be written
 	ids       idClock
 	tenants   sync.Map // each tenant whose index row is known to be written
 	reclaims  sync.Map // by tenant, when its slots were last searched for ended jobs

@@ -271,7 +271,7 @@ func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				hints, _, _, err := l.ReadyHints(t.Context(), hintKinds[0], 0, "", "", 10)
+				hints, _, _, err := l.ReadyHints(t.Context(), ledger.WorkClass{WorkKind: hintKinds[0]}, 0, "", "", 10)
 				if err != nil || len(hints) != 1 {
 					t.Fatal(hints, err)
 				}

@@ -151,7 +151,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 		out.revision = p.revision(out.message)
 	}
 	if out.queued != nil {
-		err = p.l.catalog(ctx, out.queued.Kind)
+		err = p.l.catalog(ctx, out.queued.WorkClass())
 	}
 	return out, err
 }
@@ -339,16 +339,17 @@ func (p *planner) hints(out *plan) {
 		return
 	}
 	hint := p.l.hintOf(&p.d.After, p.moves.Open)
-	if out.taken != nil && out.taken.Row() == hint.Row() {
+	if out.taken != nil && out.taken.Row() == hint.Row() { // A change of the class has another rev.
 		out.taken = nil // It stays valid.
 		return
 	}
 	out.queued = &hint
-	batch := tablestore.Batch{p.l.putHint(&hint)}
+	stage := tablestore.Stage{{p.l.putHint(&hint)}}
 	if before != nil && out.taken == nil && before.WorkID == hint.WorkID {
-		batch = append(batch, p.l.discardHint(before)) // A claim may have crashed before it deleted this one.
+		// A claim may have crashed before it deleted this one, which may be of another class.
+		stage = append(stage, tablestore.Batch{p.l.discardHint(before)})
 	}
-	out.beforeCommit(tablestore.Stage{batch})
+	out.beforeCommit(merged(stage))
 }
 
 // rows writes the journal, Job, Outbox and directive rows.

@@ -11,9 +11,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// WorkKind is what workers choose work by. Each kind has separate partitions in the
-// ready index.
+// WorkKind is what workers choose work by.
 type WorkKind struct{ Service, StepType string }
+
+// WorkClass is the work of a kind in one class. Each has separate partitions in the ready
+// index.
+type WorkClass struct {
+	WorkKind
+
+	Class statemachine.Class
+}
 
 // Hint is a row of the ready index: "this item may be claimed". It is written
 // before the commit that makes the item queued, and compared with the job's rows
@@ -28,7 +35,8 @@ type Hint struct {
 	AttemptNo int   // the attempt that the item carries
 	Rev       int64 // the revision that makes it queued
 	Since     time.Time
-	// Shard is the partition of its kind that holds the hint.
+	// Class and Shard are the partition of its kind that holds the hint.
+	Class statemachine.Class
 	Shard int
 }
 
@@ -43,22 +51,30 @@ func (h *Hint) Row() string {
 // hintCodec holds the columns of a hint's row. The rest of the hint is its key.
 var hintCodec = tablestore.NewCodec[Hint]().Without("tenant_id", "service")
 
-// hintOf returns the hint of a queued item.
+// WorkClass returns the work that the hint belongs to.
+func (h *Hint) WorkClass() WorkClass { return WorkClass{h.Kind, h.Class} }
+
+// hintOf returns the hint that the item names, which it may have left: its class is then not
+// that of the job.
 func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *statemachine.ItemRecord) Hint {
 	step := &agg.Steps[r.StepIndex]
 	return Hint{
 		Target: statemachine.TargetOf(&agg.Job, step), Kind: WorkKind{step.Service, step.Type},
 		WorkID: r.WorkID, AttemptNo: r.AttemptNo, Rev: r.ReadyRev, Since: r.ReadySince,
-		Shard: l.shard(agg.Job.ID) % l.cfg.ReadyShards,
+		Class: r.ReadyClass, Shard: l.shard(agg.Job.ID) % l.cfg.ReadyShards,
 	}
 }
 
 func (l *Ledger) hintKey(h *Hint) tablestore.Key {
-	return tablestore.Key{Table: l.tables.Queue, Partition: readyPartition(h.Kind, h.Shard), Row: h.Row()}
+	return tablestore.Key{Table: l.tables.Queue, Partition: readyPartition(h.WorkClass(), h.Shard), Row: h.Row()}
 }
 
-func readyPartition(kind WorkKind, shard int) string {
-	return tablestore.Join("ready", kind.Service, kind.StepType, tablestore.Pad(shard, 3))
+func readyPartition(of WorkClass, shard int) string {
+	partition := tablestore.Join("ready", of.Service, of.StepType, tablestore.Pad(shard, 3))
+	if of.Class != statemachine.ClassNormal {
+		partition += ":" + string(of.Class)
+	}
+	return partition
 }
 
 // putHint writes a hint; a repeat writes the same row.
@@ -79,7 +95,7 @@ func (l *Ledger) dropHint(ctx context.Context, h *Hint) error {
 	return nil
 }
 
-func decodeHint(kind WorkKind, shard int, row *tablestore.Row) (Hint, error) {
+func decodeHint(of WorkClass, shard int, row *tablestore.Row) (Hint, error) {
 	parts, err := tablestore.Split(row.Key.Row)
 	if err != nil || len(parts) != 5 {
 		return Hint{}, fmt.Errorf("bad key %q in the ready index", row.Key.Row)
@@ -92,28 +108,28 @@ func decodeHint(kind WorkKind, shard int, row *tablestore.Row) (Hint, error) {
 		return Hint{}, fmt.Errorf("bad key %q in the ready index: %w", row.Key.Row, err)
 	}
 	hint := Hint{
-		Target: statemachine.Target{TenantID: parts[0], Service: kind.Service}, Kind: kind, WorkID: parts[2],
-		AttemptNo: attemptNo, Rev: rev, Since: time.UnixMilli(ms).UTC(), Shard: shard,
+		Target: statemachine.Target{TenantID: parts[0], Service: of.Service}, Kind: of.WorkKind, WorkID: parts[2],
+		AttemptNo: attemptNo, Rev: rev, Since: time.UnixMilli(ms).UTC(), Class: of.Class, Shard: shard,
 	}
 	return hint, hintCodec.Decode(row, &hint)
 }
 
-// ReadyHints returns one page of the hints of that kind and shard with
+// ReadyHints returns one page of the hints of that work and shard with
 // from <= [Hint.Row] < to (an empty to is the end), oldest first within each
 // tenant. more is false at the end of the range. bad joins the errors of rows that
 // cannot be read, which are skipped.
-func (l *Ledger) ReadyHints(ctx context.Context, kind WorkKind, shard int, from, to string, limit int,
+func (l *Ledger) ReadyHints(ctx context.Context, of WorkClass, shard int, from, to string, limit int,
 ) (hints []Hint, more bool, bad error, err error) {
 	query := tablestore.Query{
-		Table: l.tables.Queue, Partition: readyPartition(kind, shard), From: from, To: to, Limit: limit,
+		Table: l.tables.Queue, Partition: readyPartition(of, shard), From: from, To: to, Limit: limit,
 	}
 	for {
 		page, err := l.store.Scan(ctx, query)
 		if err != nil {
-			return nil, false, nil, fmt.Errorf("read the ready items of service %q: %w", kind.Service, err)
+			return nil, false, nil, fmt.Errorf("read the ready items of service %q: %w", of.Service, err)
 		}
 		for i := range page.Rows {
-			hint, err := decodeHint(kind, shard, &page.Rows[i])
+			hint, err := decodeHint(of, shard, &page.Rows[i])
 			if err != nil {
 				bad = errors.Join(bad, err)
 				continue
@@ -129,7 +145,7 @@ func (l *Ledger) ReadyHints(ctx context.Context, kind WorkKind, shard int, from,
 
 // ReadyBefore counts the directives of the job's tenant and kind that workers get before
 // the job's own, which waits in the pull queue; limit if there are as many or more. It
-// reads no more rows than that.
+// reads no more rows than that. The share of bulk work is left out of the count.
 func (l *Ledger) ReadyBefore(ctx context.Context, agg *statemachine.Aggregate, limit int) (int, error) {
 	i, queued := agg.Queued()
 	if !queued {
@@ -138,50 +154,68 @@ func (l *Ledger) ReadyBefore(ctx context.Context, agg *statemachine.Aggregate, l
 	step := &agg.Steps[i]
 	tenant := tablestore.Join(agg.Job.TenantID) + ":"
 	own := tablestore.Join(agg.Job.TenantID, tablestore.Pad(agg.Outbox.SentAt.UnixMilli(), 13), step.OutboxID)
-	count := 0
-	for shard := 0; shard < l.cfg.ReadyShards && count < limit; shard++ {
-		hints, _, _, err := l.ReadyHints(ctx, WorkKind{step.Service, step.Type}, shard, tenant, own, limit-count)
-		if err != nil {
-			return 0, err
-		}
-		count += len(hints)
+	of := WorkClass{WorkKind{step.Service, step.Type}, statemachine.ClassNormal}
+	to := own
+	if agg.Job.Class == statemachine.ClassBulk {
+		to = tablestore.PrefixEnd(tenant)
 	}
-	return count, nil
+	count := 0
+	for {
+		for shard := 0; shard < l.cfg.ReadyShards && count < limit; shard++ {
+			hints, _, _, err := l.ReadyHints(ctx, of, shard, tenant, to, limit-count)
+			if err != nil {
+				return 0, err
+			}
+			count += len(hints)
+		}
+		if of.Class == agg.Job.Class {
+			return count, nil
+		}
+		of.Class, to = agg.Job.Class, own
+	}
 }
 
 const catalogPartition = "catalog"
 
-// WorkKinds reads the catalog: every kind of work that was ever queued.
-func (l *Ledger) WorkKinds(ctx context.Context) ([]WorkKind, error) {
+// WorkClasses reads the catalog: every kind of work that was ever queued, by class.
+func (l *Ledger) WorkClasses(ctx context.Context) ([]WorkClass, error) {
 	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{Table: l.tables.Queue, Partition: catalogPartition})
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog of the pull queue: %w", err)
 	}
-	kinds := make([]WorkKind, len(rows))
+	classes := make([]WorkClass, len(rows))
 	for i := range rows {
 		parts, err := tablestore.Split(rows[i].Key.Row)
-		if err != nil || len(parts) != 2 {
+		class, known := statemachine.ClassNormal, true
+		if len(parts) == 3 {
+			class, known = statemachine.ParseClass(parts[2])
+			parts = parts[:2]
+		}
+		if err != nil || len(parts) != 2 || !known {
 			return nil, fmt.Errorf("bad key %q in the catalog of the pull queue", rows[i].Key.Row)
 		}
-		kinds[i] = WorkKind{Service: parts[0], StepType: parts[1]}
+		classes[i] = WorkClass{WorkKind{Service: parts[0], StepType: parts[1]}, class}
 	}
-	return kinds, nil
+	return classes, nil
 }
 
-// catalog makes a kind of work known to processes that start later, before the first
-// hint of its kind is written. Its row is never deleted: claims without a filter find
+// catalog makes a kind of work in a class known to processes that start later, before the
+// first hint of it is written. Its row is never deleted: claims without a filter find
 // the items of removed protocols too.
-func (l *Ledger) catalog(ctx context.Context, kind WorkKind) error {
-	if _, known := l.kinds.Load(kind); known {
+func (l *Ledger) catalog(ctx context.Context, of WorkClass) error {
+	if _, known := l.kinds.Load(of); known {
 		return nil
 	}
 	key := tablestore.Key{
-		Table: l.tables.Queue, Partition: catalogPartition, Row: tablestore.Join(kind.Service, kind.StepType),
+		Table: l.tables.Queue, Partition: catalogPartition, Row: tablestore.Join(of.Service, of.StepType),
+	}
+	if of.Class != statemachine.ClassNormal {
+		key.Row = tablestore.Join(of.Service, of.StepType, string(of.Class))
 	}
 	if _, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
-		return fmt.Errorf("catalog service %q: %w", kind.Service, err)
+		return fmt.Errorf("catalog service %q: %w", of.Service, err)
 	}
-	l.kinds.Store(kind, true)
+	l.kinds.Store(of, true)
 	return nil
 }
 
@@ -209,7 +243,8 @@ func judgeHint(h *Hint, s *snapshot) HintStanding {
 	case s.agg.Job.Rev < h.Rev:
 		return HintEarly
 	}
-	if s.queued() && s.carries(h.WorkID, h.AttemptNo) && s.open.ReadyRev == h.Rev && s.open.ReadySince.Equal(h.Since) {
+	if s.queued() && s.carries(h.WorkID, h.AttemptNo) && s.open.ReadyRev == h.Rev && s.open.ReadySince.Equal(h.Since) &&
+		s.open.ReadyClass == h.Class {
 		return HintNamed
 	}
 	return HintVoid

@@ -41,6 +41,8 @@ type Rerun struct {
 	Edit func(old *statemachine.Aggregate, command *Command) error
 	// Tags are added to those of the old job.
 	Tags statemachine.Tags
+	// Class, unless it is nil, replaces the old job's.
+	Class *statemachine.Class
 	// NoCallbacks leaves out the callback URLs of the old job.
 	NoCallbacks bool
 	Actor       string
@@ -131,6 +133,9 @@ func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err er
 	}
 	if r.NoCallbacks {
 		command.Job.CallbackURLs = nil
+	}
+	if command.Job.Class = old.Class; r.Class != nil {
+		command.Job.Class = *r.Class
 	}
 	if command.Job.Tags, err = old.Tags.Own().With(r.Tags); err != nil {
 		return plan, &statemachine.NotRerunnableError{Reason: "with the tags of the request, " + err.Error()}

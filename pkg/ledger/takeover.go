@@ -37,11 +37,16 @@ type takeover struct {
 // claims it as well. It does so only while this process makes no other change: under load,
 // a claim that waits a moment longer takes the items of several changes in one request.
 //
+// An item that only moves to another class is not handed: it was offered before.
+//
 // A change hands its item in one try at most, and handed says that it did: the write may
 // conflict with the memory of the claim, whose request another try has answered, and the
 // next waiting claim may be one more repeat of that request.
 func (l *Ledger) hand(out *plan, handed *bool) {
-	if *handed || out.queued == nil || l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
+	if *handed || out.queued == nil || out.taken != nil {
+		return
+	}
+	if l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
 		return
 	}
 	id, err := ParseOutboxID(out.queued.WorkID)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The order in which claims pick:
@@ -15,46 +16,72 @@ import (
 //	hints    t.hints     oldest first; those that a pause holds are parked on the way
 //
 // A tenant without a hint for the claim keeps its place, and so does one whose hints a limit
-// holds back: a limit covers all hints of a queue, so none is parked.
+// holds back: a limit covers all hints of a queue, so none is parked. Streams of bulk work come
+// last, but for their share, and take turns by another rule: see class.go.
 
-// pick takes up to limit hints out of the mirror, streams and their tenants in
-// rotation, oldest first within one tenant. The claim must settle each, put it back, or set
-// it aside. Hints that were set aside return if their time ended by at.
-func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
+// pick takes up to limit hints out of the mirror, streams and their tenants in rotation, oldest first
+// within one tenant. The claim must settle each, put it back, or set it aside. Hints that were set
+// aside return if their time ended by at. Bulk work beyond its share is not picked while normal work
+// is to be read, because it was last read before stale.
+func (m *Mirror) pick(c *claim, limit int, at, stale time.Time) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	picked := m.pickNormal(c, limit, at)
+	if len(picked) < limit && len(m.shares) > 0 && m.due(c, stale, true, statemachine.ClassNormal) == nil {
+		picked = append(picked, m.pickBulk(c, limit-len(picked), at)...)
+	}
+	return picked
+}
+
+// pickNormal picks normal work, and the share of bulk work next to it. The lock is held.
+func (m *Mirror) pickNormal(c *claim, limit int, at time.Time) []ledger.Hint {
 	var picked []ledger.Hint
 	c.missed = nil
 	for _, s := range m.order {
-		if !c.wants(s.kind) {
+		if !c.wants(s.kind) || s.class != statemachine.ClassNormal {
 			continue
 		}
+		bulk := m.shareFor(c, s.kind, at)
 		// Tenants of which the claim takes none, and those whose hints are all in the
 		// store or kept back, keep their place in the rotation.
 		var passed []*tenantQueue
 		for len(picked) < limit && len(s.rotation) > 0 {
+			if hint, ok := bulk.due(); ok {
+				picked = append(picked, hint)
+				continue
+			}
 			t := s.rotation[0]
 			s.rotation, t.inRotation = s.rotation[1:], false
 			if hint, ok := m.pickOf(t, c, at, limit-len(picked)); ok {
 				picked = append(picked, hint)
 				s.enter(t)
+				bulk.passedOver()
 			} else {
 				passed = append(passed, t)
 			}
 		}
-		if len(passed) > 0 {
-			rest := s.rotation
-			s.rotation = nil
-			for _, t := range passed {
-				s.enter(t)
-			}
-			s.rotation = append(s.rotation, rest...)
-		}
+		s.restore(passed)
+		bulk.end()
 	}
 	if len(picked) > 0 && len(m.order) > 1 { // The next claim begins with another stream.
-		m.order = append(m.order[1:], m.order[0])
+		isNormal := func(s *stream) bool { return s.class == statemachine.ClassNormal }
+		next := 1 + max(slices.IndexFunc(m.order, isNormal), 0)
+		m.order = append(m.order[next:], m.order[:next]...)
 	}
 	return picked
+}
+
+// restore puts the queues back to the head of the rotation.
+func (s *stream) restore(passed []*tenantQueue) {
+	if len(passed) == 0 {
+		return
+	}
+	rest := s.rotation
+	s.rotation = nil
+	for _, t := range passed {
+		s.enter(t)
+	}
+	s.rotation = append(s.rotation, rest...)
 }
 
 // pickOf takes the first hint of the queue that is not held back, and parks those
@@ -130,13 +157,16 @@ func (m *Mirror) returnKept(t *tenantQueue, c *claim, at time.Time) {
 	slices.SortFunc(t.hints, func(a, b entry) int { return strings.Compare(a.row, b.row) })
 }
 
+// byClass orders streams of normal work before those of bulk work.
+func byClass(x, y *stream) int { return strings.Compare(string(x.class), string(y.class)) }
+
 // pickFailed takes hints whose items could not be claimed a moment ago, for a claim
 // that finds no others.
 func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var picked []ledger.Hint
-	for _, s := range m.order {
+	for _, s := range slices.SortedStableFunc(slices.Values(m.order), byClass) {
 		for _, t := range s.rotation {
 			if !c.wants(s.kind) || !c.admits(t.tenant) {
 				continue

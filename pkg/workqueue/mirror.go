@@ -28,7 +28,7 @@ const asideFor = time.Second
 // nor race each other within the process. It is a hint, as the index is: only the
 // job's rows say whether an item can be claimed. No method blocks.
 //
-// Each partition of the index (a kind of work and a shard) is a stream of queues,
+// Each partition of the index (a kind of work, a class and a shard) is a stream of queues,
 // one for each tenant, from which claims pick in rotation. Hints that do not fit are
 // read later, from the end of the tenant's queue.
 type Mirror struct {
@@ -39,6 +39,10 @@ type Mirror struct {
 	kept    int // invariant: kept = Σ len(t.aside) + Σ len(t.parked[target].hints)
 	streams map[streamKey]*stream
 	order   []*stream
+	shares  map[ledger.WorkKind]*share // of the kinds that ever had bulk work
+	// per is the number of picks of normal work after which bulk work that is ready gets one.
+	per     int
+	picks   int64 // the picks from bulk streams
 	waiting []*waiter
 	catalog time.Time     // when the catalog was last read
 	pruned  time.Time     // when the queues of tenants without work were last dropped
@@ -47,11 +51,13 @@ type Mirror struct {
 	tell func(*ledger.Hint)
 }
 
-// NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0.
+// NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0. Of the picks of a kind of
+// work, bulk work gets one in [DefaultBulkShare] unless [Mirror.SetBulkShare] says otherwise.
 func NewMirror(limit int) *Mirror {
 	return &Mirror{
 		sizes: sizes{head: 128, sweep: 4096, tail: 1024, low: 64},
 		limit: cmp.Or(limit, 10_000), streams: map[streamKey]*stream{},
+		shares: map[ledger.WorkKind]*share{}, per: DefaultBulkShare - 1,
 		reader: make(chan struct{}, 1),
 	}
 }
@@ -59,6 +65,7 @@ func NewMirror(limit int) *Mirror {
 // streamKey is a partition of the ready index.
 type streamKey struct {
 	kind  ledger.WorkKind
+	class statemachine.Class
 	shard int
 }
 
@@ -85,6 +92,7 @@ type tenantQueue struct {
 	aside      []entry                         // could not be claimed; in the order of their return
 	away       map[string]place                // invariant: the rows that are picked, aside or parked
 	inRotation bool
+	picked     int64 // which pick from bulk streams was the last from this queue
 	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints or
 	// away. If more, the hints at and after from are still in the store.
 	more bool
@@ -138,6 +146,7 @@ func (m *Mirror) stream(key streamKey) *stream {
 		s = &stream{streamKey: key, tenants: map[string]*tenantQueue{}, told: map[string]struct{}{}}
 		m.streams[key] = s
 		m.order = append(m.order, s)
+		m.share(s)
 	}
 	return s
 }
@@ -154,7 +163,7 @@ func (s *stream) tenant(tenantID string) *tenantQueue {
 
 // place returns the hint's stream and queue. The lock is held.
 func (m *Mirror) place(hint *ledger.Hint) (*stream, *tenantQueue) {
-	s := m.stream(streamKey{hint.Kind, hint.Shard})
+	s := m.stream(streamKey{hint.Kind, hint.Class, hint.Shard})
 	return s, s.tenant(hint.TenantID)
 }
 
@@ -394,7 +403,7 @@ func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.waiting {
-		if !w.parked || !w.claim.fits(hint) {
+		if !w.parked || !w.claim.fits(hint) || hint.Class == statemachine.ClassBulk && m.normalFirst(w.claim) {
 			continue
 		}
 		if w.claim.q.limits.Covers(hint.Kind.Service, hint.Kind.StepType, hint.TenantID) {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -100,8 +101,10 @@ func (n *naive) draw(r *rapid.T) []ledger.Hint {
 	kind := rapid.SampledFrom([]string{"ocr", "ocr", "ocr", "embed"}).Draw(r, "service")
 	protocol := rapid.SampledFrom([]string{"p", "q"}).Draw(r, "protocol")
 	age := rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Millisecond}).Draw(r, "age")
+	class := rapid.SampledFrom([]statemachine.Class{statemachine.ClassNormal, statemachine.ClassNormal, statemachine.ClassBulk}).Draw(r, "class")
 	for i := range hints {
 		hints[i] = n.hint(tenant)
+		hints[i].Class = class
 		hints[i].Kind.Service, hints[i].Target.Service, hints[i].ProtocolID = kind, kind, protocol
 		hints[i].Since = hints[i].Since.Add(-age)
 	}
@@ -116,8 +119,7 @@ func (n *naive) put(r *rapid.T, told, fresh bool, hints []ledger.Hint) {
 		batch := tablestore.Batch{{Verb: tablestore.Put, Key: hintKey(&hint), Properties: tablestore.Properties{
 			{Name: "protocol_id", Value: tablestore.String(hint.ProtocolID)},
 		}}}
-		catalog := tablestore.Key{Table: queueTable, Partition: "catalog", Row: tablestore.Join(hint.Kind.Service, hint.Kind.StepType)}
-		for _, batch := range []tablestore.Batch{batch, {{Verb: tablestore.Put, Key: catalog}}} {
+		for _, batch := range []tablestore.Batch{batch, {{Verb: tablestore.Put, Key: catalogKey(&hint)}}} {
 			if _, err := n.store.Commit(n.ctx, batch); err != nil {
 				r.Fatal(err)
 			}

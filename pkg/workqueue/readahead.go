@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -47,9 +48,8 @@ type sizes struct {
 // only if there are no others.
 func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) ([]ledger.Hint, error) {
 	began := time.Now()
-	stale := began.Add(-q.poll)
-	if q.ledger.Exclusive() { // The ledger tells the mirror of every hint.
-		stale = began.Add(-rereadInterval)
+	stale := q.stale(began)
+	if q.ledger.Exclusive() {
 		fresh = stale
 	}
 	reader := q.reread(ctx, c, stale)
@@ -58,7 +58,7 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 	}
 	var picked []ledger.Hint
 	for {
-		picked = append(picked, q.mirror.pick(c, limit-len(picked), began)...)
+		picked = append(picked, q.mirror.pick(c, limit-len(picked), began, stale)...)
 		if len(picked) >= limit {
 			return picked, nil
 		}
@@ -92,11 +92,20 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 	}
 }
 
+// stale returns the time before which heads must have been read to be read again.
+func (q *Queue) stale(now time.Time) time.Time {
+	if q.ledger.Exclusive() { // The ledger tells the mirror of every hint.
+		return now.Add(-rereadInterval)
+	}
+	return now.Add(-q.poll)
+}
+
 // reread reads again the heads that were last read before stale: another process may have
 // committed a hint that is older than those inside. It does not wait for another claim's
 // read, and stops after a sweep that spent its budget. reader says that the claim holds the
 // reader permit. It keeps the permit until it has picked, so that the next claim finds the
-// hints that it leaves.
+// hints that it leaves. Last, it reads one backlog of bulk work that runs short: claims that find
+// enough normal work read no further, and bulk work is to get its share next to that.
 func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
 	select {
 	case q.mirror.reader <- struct{}{}:
@@ -105,6 +114,10 @@ func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader b
 	}
 	for {
 		due := q.mirror.nextRead(c, stale, false)
+		last := due == nil
+		if last {
+			due = q.mirror.nextBulkTail(c)
+		}
 		if due == nil {
 			return true
 		}
@@ -112,7 +125,7 @@ func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader b
 			q.logger.WarnContext(ctx, "ready index not read again", "error", err)
 			return true
 		}
-		if due.what == readHeads && !due.whole {
+		if last || due.what == readHeads && !due.whole {
 			return true
 		}
 	}
@@ -144,10 +157,31 @@ const (
 // First come the catalog, the heads of the streams, and those of the tenants that the
 // claim names, if they were last read before fresh: no tenant has a second page read
 // before each has its first. Then come, if tails says so, backlogs of which few hints
-// are left inside. Only the claim that holds the reader's permit carries it out.
+// are left inside. Bulk work is read after normal work. Only the claim that holds the reader's permit
+// carries it out.
 func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	due := m.due(c, fresh, tails, statemachine.ClassNormal)
+	if due == nil && len(m.shares) > 0 {
+		due = m.due(c, fresh, tails, statemachine.ClassBulk)
+	}
+	return due
+}
+
+// nextBulkTail returns the read of a backlog of bulk work, nil if none is due.
+func (m *Mirror) nextBulkTail(c *claim) *read {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	due := &read{began: time.Now()}
+	if len(m.shares) > 0 && m.nextTail(c, due, statemachine.ClassBulk) {
+		return due
+	}
+	return nil
+}
+
+// due is nextRead for one class. The lock is held.
+func (m *Mirror) due(c *claim, fresh time.Time, tails bool, class statemachine.Class) *read {
 	due := &read{began: time.Now()}
 	if m.catalog.Before(fresh) {
 		return due
@@ -155,7 +189,7 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	named, all := c.tenants()
 	for _, s := range m.order {
 		switch due.stream = s.streamKey; {
-		case !c.wants(s.kind):
+		case s.class != class || !c.wants(s.kind):
 		case s.nextTold(c, due):
 			due.what, due.limit = readTenant, m.sizes.head
 			return due
@@ -173,7 +207,7 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 			}
 		}
 	}
-	if tails && m.nextTail(c, due) {
+	if tails && m.nextTail(c, due, class) {
 		return due
 	}
 	return nil
@@ -193,9 +227,9 @@ func (s *stream) nextTold(c *claim, due *read) bool {
 
 // nextTail fills in the first backlog of which few hints are left inside, and returns
 // false if there is none. The lock is held.
-func (m *Mirror) nextTail(c *claim, due *read) bool {
+func (m *Mirror) nextTail(c *claim, due *read, class statemachine.Class) bool {
 	for _, s := range m.order {
-		if !c.wants(s.kind) {
+		if s.class != class || !c.wants(s.kind) {
 			continue
 		}
 		for _, t := range s.rotation {
@@ -217,9 +251,9 @@ func (r *read) do(ctx context.Context, q *Queue) error {
 	m := q.mirror
 	switch r.what {
 	case readCatalog:
-		kinds, err := q.ledger.WorkKinds(ctx)
+		work, err := q.ledger.WorkClasses(ctx)
 		if err == nil {
-			m.addKinds(kinds, q.ledger.ReadyShards(), q.firstShard, r.began)
+			m.addWork(work, q.ledger.ReadyShards(), q.firstShard, r.began)
 		}
 		return err
 	case readHeads:
@@ -275,7 +309,7 @@ type page struct {
 
 // hints reads one page.
 func (q *Queue) hints(ctx context.Context, s streamKey, from, to string, limit int) (page, error) {
-	hints, more, bad, err := q.ledger.ReadyHints(ctx, s.kind, s.shard, from, to, limit)
+	hints, more, bad, err := q.ledger.ReadyHints(ctx, ledger.WorkClass{WorkKind: s.kind, Class: s.class}, s.shard, from, to, limit)
 	if err != nil {
 		return page{}, err
 	}
@@ -298,14 +332,14 @@ func (q *Queue) hints(ctx context.Context, s streamKey, from, to string, limit i
 // tenantPrefix is the part of a hint's row that all hints of its tenant share.
 func tenantPrefix(tenant string) string { return tablestore.Join(tenant) + ":" }
 
-// addKinds adds the streams of all kinds that were ever queued. Processes begin at
+// addWork adds the streams of all work that was ever queued. Processes begin at
 // different shards. Each pruneInterval it drops the queues of tenants without work.
-func (m *Mirror) addKinds(kinds []ledger.WorkKind, shards, first int, began time.Time) {
+func (m *Mirror) addWork(work []ledger.WorkClass, shards, first int, began time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, kind := range kinds {
+	for _, of := range work {
 		for n := range shards {
-			m.stream(streamKey{kind, (first + n) % shards})
+			m.stream(streamKey{of.WorkKind, of.Class, (first + n) % shards})
 		}
 	}
 	m.catalog = began

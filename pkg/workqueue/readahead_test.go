@@ -62,7 +62,6 @@ func (x *index) hint(tenant string) ledger.Hint {
 func (x *index) write(t testing.TB, hints ...ledger.Hint) {
 	t.Helper()
 	for chunk := range slices.Chunk(hints, 90) {
-		kind := chunk[0].Kind
 		var batch tablestore.Batch
 		for i := range chunk {
 			batch = append(batch, tablestore.Op{
@@ -72,8 +71,7 @@ func (x *index) write(t testing.TB, hints ...ledger.Hint) {
 				},
 			})
 		}
-		catalog := tablestore.Key{Table: queueTable, Partition: "catalog", Row: tablestore.Join(kind.Service, kind.StepType)}
-		for _, batch := range []tablestore.Batch{batch, {{Verb: tablestore.Put, Key: catalog}}} {
+		for _, batch := range []tablestore.Batch{batch, {{Verb: tablestore.Put, Key: catalogKey(&chunk[0])}}} {
 			if _, err := x.store.Commit(t.Context(), batch); err != nil {
 				t.Fatal(err)
 			}
@@ -82,10 +80,20 @@ func (x *index) write(t testing.TB, hints ...ledger.Hint) {
 }
 
 func hintKey(h *ledger.Hint) tablestore.Key {
-	return tablestore.Key{
-		Table: queueTable, Row: h.Row(),
-		Partition: tablestore.Join("ready", h.Kind.Service, h.Kind.StepType, tablestore.Pad(int64(h.Shard), 3)),
+	parts := []string{"ready", h.Kind.Service, h.Kind.StepType, tablestore.Pad(int64(h.Shard), 3)}
+	return tablestore.Key{Table: queueTable, Row: h.Row(), Partition: joinClass(h, parts)}
+}
+
+func catalogKey(h *ledger.Hint) tablestore.Key {
+	return tablestore.Key{Table: queueTable, Partition: "catalog", Row: joinClass(h, []string{h.Kind.Service, h.Kind.StepType})}
+}
+
+// joinClass joins the parts and the class, unless that is normal.
+func joinClass(h *ledger.Hint, parts []string) string {
+	if h.Class != statemachine.ClassNormal {
+		parts = append(parts, h.Class.String())
 	}
+	return tablestore.Join(parts...)
 }
 
 // commit writes hints' rows as this process does: the mirror is told of each.

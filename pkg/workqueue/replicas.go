@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -25,7 +26,7 @@ func (m *Mirror) connect(store tablestore.Store) {
 	}
 	m.mu.Lock()
 	m.tell = func(h *ledger.Hint) {
-		notifier.Notify(readyChannel, tablestore.Join(h.Kind.Service, h.Kind.StepType, strconv.Itoa(h.Shard), h.TenantID))
+		notifier.Notify(readyChannel, tablestore.Join(h.Kind.Service, h.Kind.StepType, strconv.Itoa(h.Shard), h.TenantID, h.Class.String()))
 	}
 	m.mu.Unlock()
 	notifier.Listen(readyChannel, m.hear)
@@ -35,14 +36,15 @@ func (m *Mirror) connect(store tablestore.Store) {
 // of the tenant's queue, or of the catalog if the kind of work is new here.
 func (m *Mirror) hear(payload string) {
 	parts, err := tablestore.Split(payload)
-	if err != nil || len(parts) != 4 {
+	if err != nil || len(parts) != 5 {
 		return // A notification may have been lost; polls will find the item.
 	}
 	shard, err := strconv.Atoi(parts[2])
-	if err != nil {
+	class, known := statemachine.ParseClass(parts[4])
+	if err != nil || !known {
 		return
 	}
-	key, tenant := streamKey{ledger.WorkKind{Service: parts[0], StepType: parts[1]}, shard}, parts[3]
+	key, tenant := streamKey{ledger.WorkKind{Service: parts[0], StepType: parts[1]}, class, shard}, parts[3]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	may := func(c *claim) bool {

@@ -101,7 +101,7 @@ func TestTakeover_OneCommitForEachHop(t *testing.T) {
 		if got, want := b.history(t, item.JobID), b.history(t, alone.JobID); !slices.Equal(got, want) {
 			t.Errorf("the history is\n%q, want\n%q", got, want)
 		}
-		hints, _, bad, err := b.ledger.ReadyHints(t.Context(), ledger.WorkKind{Service: "ocr", StepType: "OCR"}, 0, "", "", 10)
+		hints, _, bad, err := b.ledger.ReadyHints(t.Context(), ledger.WorkClass{WorkKind: ledger.WorkKind{Service: "ocr", StepType: "OCR"}}, 0, "", "", 10)
 		if len(hints) > 0 || bad != nil || err != nil {
 			t.Errorf("the ready index holds %v, %v, %v", hints, bad, err)
 		}
