@@ -300,8 +300,11 @@ func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 		}
 		ms, err1 := strconv.ParseInt(parts[1], 10, 64)
 		rev, err2 := strconv.ParseInt(parts[4], 10, 64)
-		kind := rest[:max(strings.LastIndexByte(rest, ':'), 0)]
-		return reference{jobID, kind, time.UnixMilli(ms), rev}, errors.Join(err, err1, err2)
+		of := strings.Split(rest, ":") // service, step type, shard, and the class unless it is normal
+		if len(of) > 2 {
+			of = slices.Delete(of, 2, 3)
+		}
+		return reference{jobID, strings.Join(of, ":"), time.UnixMilli(ms), rev}, errors.Join(err, err1, err2)
 	case a.o.Tables.Index:
 		if area == "tenants" {
 			return r, nil

@@ -199,9 +199,12 @@ func listPlace(jobID string) (month, row string) {
 func (e *Evidence) HintKey(i *ItemRow, o *Options) tablestore.Key {
 	s := e.step(i.Step)
 	part := shard(e.JobID, o.Shards) % o.ReadyShards
+	partition := []string{"ready", s.Service, s.Type, tablestore.Pad(part, 3)}
+	if i.ReadyClass != "" {
+		partition = append(partition, i.ReadyClass)
+	}
 	return tablestore.Key{
-		Table:     o.Tables.Queue,
-		Partition: tablestore.Join("ready", s.Service, s.Type, tablestore.Pad(part, 3)),
+		Table: o.Tables.Queue, Partition: tablestore.Join(partition...),
 		Row: tablestore.Join(e.Job.Tenant, tablestore.Pad(i.ReadySince.UnixMilli(), 13), i.WorkID,
 			tablestore.Pad(i.Attempt, 6), tablestore.Pad(i.ReadyRev, 12)),
 	}

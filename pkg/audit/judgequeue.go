@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -108,9 +109,52 @@ func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *statemachine.Item) {
 	}
 }
 
+// offer is what the journal says of the ready hint of a work item.
+type offer struct {
+	rev   int64 // of the change that made the hint valid
+	since time.Time
+	class string
+}
+
+// judgeOffers returns the last offer of each work item by the journal: by the change that queued it,
+// or since by one of the job's class. It checks that the last of those left the class of the job.
+func (j *judge) judgeOffers() map[string]offer {
+	offers, queued, class, known := map[string]offer{}, map[string]bool{}, j.Job.Class, false
+	classOf := func(name string) string { return strings.TrimSuffix(name, statemachine.ClassNormal.String()) }
+	for _, c := range j.changes { // The first change of the class tells which one the job was accepted with.
+		for _, m := range c.moves {
+			if from, _, ok := strings.Cut(m.Detail, " to "); ok && m.Type == statemachine.EventJobPrioritized && !known {
+				class, known = classOf(from), true
+			}
+		}
+	}
+	for _, c := range j.changes {
+		for _, m := range c.moves {
+			if m.Type != statemachine.EventJobPrioritized {
+				continue
+			}
+			_, to, _ := strings.Cut(m.Detail, " to ")
+			class = classOf(to)
+			for workID := range queued {
+				offers[workID] = offer{c.rev, offers[workID].since, class}
+			}
+		}
+		for _, e := range c.items {
+			if delete(queued, e.WorkID); e.To == statemachine.StatusQueued {
+				queued[e.WorkID] = true
+				offers[e.WorkID] = offer{c.rev, c.at, class}
+			}
+		}
+	}
+	if class != j.Job.Class {
+		j.violate(Queue, "its class is %q, and its history ends with %q", j.Job.Class, class)
+	}
+	return offers
+}
+
 // judgeMoves checks the history of each work item: its moves in the journal and its
 // heartbeats together have no gap, and lead to its present status. Its ready hint
-// names the revision of its last offer.
+// names the revision of its last offer, and the class that the job had then.
 func (j *judge) judgeMoves() {
 	if int64(len(j.changes)) != j.Job.Rev {
 		return // judgeJournal has reported the gap.
@@ -119,15 +163,12 @@ func (j *judge) judgeMoves() {
 	for _, e := range j.beats {
 		moves[e.WorkID] = append(moves[e.WorkID], e)
 	}
-	offered := map[string]change{}
 	for _, c := range j.changes {
 		for _, e := range c.items {
 			moves[e.WorkID] = append(moves[e.WorkID], e)
-			if e.To == statemachine.StatusQueued {
-				offered[e.WorkID] = c
-			}
 		}
 	}
+	offers := j.judgeOffers()
 	for i := range j.Items {
 		row := &j.Items[i]
 		events := moves[row.WorkID]
@@ -143,9 +184,9 @@ func (j *judge) judgeMoves() {
 		if n := len(events); n > 0 && row.Removed != (events[n-1].Type == statemachine.ItemEventRemoved) {
 			j.violate(Queue, "work item %s (removed: %t) was %s last", row.WorkID, row.Removed, events[n-1].Type)
 		}
-		if c := offered[row.WorkID]; c.rev != row.ReadyRev || !c.at.Equal(row.ReadySince) {
-			j.violate(Queue, "work item %s is ready since %s by rev %d, and was offered at %s by rev %d",
-				row.WorkID, stamp(row.ReadySince), row.ReadyRev, stamp(c.at), c.rev)
+		if o := offers[row.WorkID]; o.rev != row.ReadyRev || !o.since.Equal(row.ReadySince) || o.class != row.ReadyClass {
+			j.violate(Queue, "work item %s is ready since %s by rev %d in class %q, and was offered at %s by rev %d in class %q",
+				row.WorkID, stamp(row.ReadySince), row.ReadyRev, row.ReadyClass, stamp(o.since), o.rev, o.class)
 		}
 	}
 	for _, workID := range slices.Sorted(maps.Keys(moves)) {

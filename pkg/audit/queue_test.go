@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/audit"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -109,6 +110,19 @@ var queueDamages = map[string]damage{
 	}},
 	"an item is ready since another time": {rule: audit.Queue, says: "was offered at", do: func(f *fixture) {
 		f.set(f.open("queued"), "ready_since", tablestore.Time(time.Now().Add(time.Hour)))
+	}},
+	"an item names a hint of another class": {rule: audit.Queue, says: `in class "bulk", and was offered`, do: func(f *fixture) {
+		f.set(f.open("queued"), "ready_class", tablestore.String("bulk"))
+	}},
+	"a job is of a class that its history does not know": {rule: audit.Queue, says: "its history ends with", do: func(f *fixture) {
+		f.change("queued", statemachine.Prioritize{Class: statemachine.ClassBulk})
+		f.set(f.key("queued", "JOB"), "class", tablestore.String(""))
+	}},
+	"a hint is in the partition of another class": {rule: audit.Forward, says: "is missing", do: func(f *fixture) {
+		hint := f.find(tables.Queue, "queued", "ready")
+		f.drop(hint.Key)
+		hint.Key.Partition += ":bulk"
+		f.ledger.Put(hint.Key, hint.Properties)
 	}},
 	"a hint names another lane": {rule: audit.Queue, says: "ready hint says", do: func(f *fixture) {
 		f.set(f.find(tables.Queue, "queued", "ready").Key, "lane", tablestore.Int(7))

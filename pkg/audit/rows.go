@@ -38,7 +38,7 @@ type JobRow struct {
 	RerunOf, Supersedes    string
 	Correlation, Doc       string
 	Tags                   []string // Each "key=value".
-	Protocol               string
+	Protocol, Class        string
 	Rev, Attempts          int64
 	Updated, Completed     time.Time
 	NotBefore, NotAfter    time.Time
@@ -60,7 +60,7 @@ func ReadJob(p tablestore.Properties) JobRow {
 		Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
 		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Supersedes: c.text("supersedes"),
 		Correlation: c.text("correlation_id"), Doc: c.text("doc_id"),
-		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
+		Protocol: c.text("protocol_id"), Class: c.text("class"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
 		NotBefore: c.time("not_before"), NotAfter: c.time("not_after"),
 		Started: c.get("started").Bool(), Parked: c.get("parked").Bool(),
@@ -194,6 +194,7 @@ type ItemRow struct {
 	Step, First, Attempt, Claims int // First is the attempt for which the item was made.
 	Rev, ReadyRev                int64
 	ReadySince, Created, Updated time.Time
+	ReadyClass                   string
 	Open, Removed                bool // Only the key says whether the item is open.
 	Requests                     []statemachine.Remembered
 }
@@ -205,7 +206,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		Raw: Raw(p), Key: key, WorkID: c.text("work_id"), DedupeKey: c.text("dedupe_key"), Message: c.text("message_id"),
 		Owner: c.text("owner"), Ended: c.text("ended"), ErrorCode: c.text("error_code"), Step: c.int("step_index"),
 		Attempt: c.int("attempt_no"), Claims: c.int("claims"), Rev: c.get("rev").Int(), ReadyRev: c.get("ready_rev").Int(),
-		ReadySince: c.time("ready_since"), Created: c.time("created_at"), Updated: c.time("updated_at"),
+		ReadySince: c.time("ready_since"), ReadyClass: c.text("ready_class"), Created: c.time("created_at"), Updated: c.time("updated_at"),
 		Open: strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
 	}
 	parts := strings.Split(key, ":")
@@ -299,6 +300,7 @@ type move struct {
 	Type   string `json:"type"`
 	From   string `json:"from"`
 	To     string `json:"to"`
+	Detail string `json:"detail"`
 }
 
 func readChange(p tablestore.Properties) (change, error) {
