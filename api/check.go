@@ -190,6 +190,17 @@ func (c *RescheduleRequest) Dates(now time.Time) (notBefore, notAfter *time.Time
 }
 
 // Check returns what is wrong with the request by itself.
+func (c *PrioritizeRequest) Check() []apierror.Violation {
+	var v violations
+	if c.Priority == "" {
+		v.add("/priority", "is required")
+	}
+	v.priority(c.Priority)
+	v.reason(c.Reason, 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
 func (c *MarkRequest) Check() []apierror.Violation {
 	var v violations
 	v.id("/finding_id", c.FindingID)
@@ -297,6 +308,7 @@ func (c *RerunRequest) Check() []apierror.Violation {
 	if c.Callbacks != "" && !c.Callbacks.Valid() {
 		v.add("/callbacks", "must be keep or none")
 	}
+	v.priority(c.Priority)
 	for _, key := range v.tags(c.Tags) {
 		if strings.HasPrefix(key, statemachine.SystemTag) {
 			v.add(string(jsontext.Pointer("/tags").AppendToken(key)), "is a tag of the system")
@@ -339,6 +351,7 @@ func (c *RetryRequest) Check() []apierror.Violation {
 	v.filter("/error_code", c.ErrorCode)
 	v.document(c.DocID, c.Tags)
 	v.from(c.From)
+	v.priority(c.Priority)
 	v.pace(c.Limit, c.RatePerSecond, c.Reason)
 	return v
 }
@@ -400,6 +413,13 @@ func (v *violations) pace(limit int32, rate float64, reason string) {
 	v.number("/limit", float64(limit), MaxRetryLimit)
 	v.number("/rate_per_second", rate, MaxRetryRate)
 	v.reason(reason, 0)
+}
+
+// priority checks a class, if there is one.
+func (v *violations) priority(p Priority) {
+	if p != "" && !p.Valid() {
+		v.add("/priority", "must be normal or bulk")
+	}
 }
 
 // from checks the starting point of a rerun, which may be absent.

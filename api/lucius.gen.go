@@ -622,6 +622,24 @@ func (e PauseState) Valid() bool {
 	}
 }
 
+// Defines values for Priority.
+const (
+	PriorityBulk   Priority = "bulk"
+	PriorityNormal Priority = "normal"
+)
+
+// Valid indicates whether the value is a known member of the Priority enum.
+func (e Priority) Valid() bool {
+	switch e {
+	case PriorityBulk:
+		return true
+	case PriorityNormal:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RerunCallbacks.
 const (
 	RerunCallbacksKeep RerunCallbacks = "keep"
@@ -1755,6 +1773,10 @@ type Command struct {
 	// Example: {"language":"en"}
 	Payload Payload `json:"payload"`
 
+	// Priority The class of the job's work; absent means that of the protocol. It is no part of the
+	// idempotency hash: a repeated command keeps its first one.
+	Priority Priority `json:"priority,omitempty,omitzero"`
+
 	// RequestType The kind of work; a protocol must accept it (422 `unknown_request_type`).
 	//
 	// Example: doc.ingest
@@ -2672,6 +2694,11 @@ type Job struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	OutputRef Ref `json:"output_ref"`
 
+	// Priority The class of the job's work; absent if it is normal.
+	//
+	// Example: bulk
+	Priority Priority `json:"priority,omitempty,omitzero"`
+
 	// ProtocolID The protocol that defines the steps.
 	//
 	// Example: doc_ingest_v1
@@ -3250,6 +3277,11 @@ type Operation struct {
 	//
 	// Example: {"model":"v3"}
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Priority The class of its reruns; absent if each has that of the job that it repeats.
+	//
+	// Example: bulk
+	Priority Priority `json:"priority,omitempty,omitzero"`
 
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
 	// protocol. Absent means `kept`.
@@ -4019,6 +4051,29 @@ type PlannedStep struct {
 	StepType string `json:"step_type"`
 }
 
+// PrioritizeRequest The class to give a job.
+type PrioritizeRequest struct {
+	// Priority - normal: work that is not bulk.
+	// - bulk: in the pull queue it yields to all other work of its service and step type, of any
+	//   tenant, but for a share of one directive in eight. On Service Bus it makes no difference.
+	//
+	//
+	// Example: bulk
+	Priority Priority `json:"priority"`
+
+	// Reason For the history.
+	//
+	// Example: A reindex that can wait.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// Priority - normal: work that is not bulk.
+//   - bulk: in the pull queue it yields to all other work of its service and step type, of any
+//     tenant, but for a share of one directive in eight. On Service Bus it makes no difference.
+//
+// Example: bulk
+type Priority string
+
 // Problem Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
@@ -4485,6 +4540,11 @@ type RerunRequest struct {
 	// Example: {"model":"v3"}
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
 
+	// Priority The class of the new job; absent means that of the old one.
+	//
+	// Example: bulk
+	Priority Priority `json:"priority,omitempty,omitzero"`
+
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
 	// protocol. Absent means `kept`.
 	//
@@ -4752,6 +4812,11 @@ type RetryRequest struct {
 	//
 	// Example: {"model":"v3"}
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Priority The class of the reruns; absent means that of the job that each repeats.
+	//
+	// Example: bulk
+	Priority Priority `json:"priority,omitempty,omitzero"`
 
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
 	// protocol. Absent means `kept`.
@@ -6753,6 +6818,9 @@ type CancelJobJSONRequestBody = ControlRequest
 // PauseJobJSONRequestBody defines body for PauseJob for application/json ContentType.
 type PauseJobJSONRequestBody = ControlRequest
 
+// PrioritizeJobJSONRequestBody defines body for PrioritizeJob for application/json ContentType.
+type PrioritizeJobJSONRequestBody = PrioritizeRequest
+
 // RerunJobJSONRequestBody defines body for RerunJob for application/json ContentType.
 type RerunJobJSONRequestBody = RerunRequest
 
@@ -7685,6 +7753,28 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PrioritizeJobWithBody Change the class of a job
+	//
+	// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+	// directive waits in the pull queue, the class counts at once, and otherwise from the next
+	// directive on. It keeps its age, and spends no retry.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+	PrioritizeJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PrioritizeJob Change the class of a job
+	//
+	// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+	// directive waits in the pull queue, the class counts at once, and otherwise from the next
+	// directive on. It keeps its age, and spends no retry.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+	PrioritizeJob(ctx context.Context, jobID JobID, body PrioritizeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RerunJobWithBody Rerun a job
 	//
@@ -9619,6 +9709,48 @@ func (c *Client) PauseJobWithBody(ctx context.Context, jobID JobID, contentType 
 // Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPauseJobRequest(c.Server, jobID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PrioritizeJobWithBody Change the class of a job
+//
+// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+// directive waits in the pull queue, the class counts at once, and otherwise from the next
+// directive on. It keeps its age, and spends no retry.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+func (c *Client) PrioritizeJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPrioritizeJobRequestWithBody(c.Server, jobID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PrioritizeJob Change the class of a job
+//
+// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+// directive waits in the pull queue, the class counts at once, and otherwise from the next
+// directive on. It keeps its age, and spends no retry.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+func (c *Client) PrioritizeJob(ctx context.Context, jobID JobID, body PrioritizeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPrioritizeJobRequest(c.Server, jobID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -13292,6 +13424,53 @@ func NewPauseJobRequestWithBody(server string, jobID JobID, contentType string, 
 	return req, nil
 }
 
+// NewPrioritizeJobRequest calls the generic PrioritizeJob builder with application/json body
+func NewPrioritizeJobRequest(server string, jobID JobID, body PrioritizeJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPrioritizeJobRequestWithBody(server, jobID, "application/json", bodyReader)
+}
+
+// NewPrioritizeJobRequestWithBody constructs an http.Request for the PrioritizeJob method, with any body, and a specified content type
+func NewPrioritizeJobRequestWithBody(server string, jobID JobID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s:prioritize", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewRerunJobRequest calls the generic RerunJob builder with application/json body
 func NewRerunJobRequest(server string, jobID JobID, body RerunJobJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -15157,6 +15336,28 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJobWithResponse(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseJobResponse, error)
+
+	// PrioritizeJobWithBodyWithResponse Change the class of a job
+	//
+	// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+	// directive waits in the pull queue, the class counts at once, and otherwise from the next
+	// directive on. It keeps its age, and spends no retry.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+	PrioritizeJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PrioritizeJobResponse, error)
+
+	// PrioritizeJobWithResponse Change the class of a job
+	//
+	// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+	// directive waits in the pull queue, the class counts at once, and otherwise from the next
+	// directive on. It keeps its age, and spends no retry.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+	PrioritizeJobWithResponse(ctx context.Context, jobID JobID, body PrioritizeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PrioritizeJobResponse, error)
 
 	// RerunJobWithBodyWithResponse Rerun a job
 	//
@@ -18627,6 +18828,72 @@ func (r PauseJobResponse) StatusCode() int {
 	return 0
 }
 
+// PrioritizeJobResponse401Headers the declared response headers of an HTTP 401 response for PrioritizeJob
+type PrioritizeJobResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// PrioritizeJobResponse429Headers the declared response headers of an HTTP 429 response for PrioritizeJob
+type PrioritizeJobResponse429Headers struct {
+	RetryAfter int32
+}
+
+// PrioritizeJobResponse503Headers the declared response headers of an HTTP 503 response for PrioritizeJob
+type PrioritizeJobResponse503Headers struct {
+	RetryAfter int32
+}
+
+type PrioritizeJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ControlRepeated
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ControlApplied
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *PrioritizeJobResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *PrioritizeJobResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *PrioritizeJobResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r PrioritizeJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PrioritizeJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // RerunJobResponse202Headers the declared response headers of an HTTP 202 response for RerunJob
 type RerunJobResponse202Headers struct {
 	Location string
@@ -21172,6 +21439,40 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 		return nil, err
 	}
 	return ParsePauseJobResponse(rsp)
+}
+
+// PrioritizeJobWithBodyWithResponse Change the class of a job
+//
+// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+// directive waits in the pull queue, the class counts at once, and otherwise from the next
+// directive on. It keeps its age, and spends no retry.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+func (c *ClientWithResponses) PrioritizeJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PrioritizeJobResponse, error) {
+	rsp, err := c.PrioritizeJobWithBody(ctx, jobID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePrioritizeJobResponse(rsp)
+}
+
+// PrioritizeJobWithResponse Change the class of a job
+//
+// Sets the class of a job that has not ended; any other is 409 `illegal_transition`. If its
+// directive waits in the pull queue, the class counts at once, and otherwise from the next
+// directive on. It keeps its age, and spends no retry.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:prioritize (the `PrioritizeJob` operationId).
+func (c *ClientWithResponses) PrioritizeJobWithResponse(ctx context.Context, jobID JobID, body PrioritizeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PrioritizeJobResponse, error) {
+	rsp, err := c.PrioritizeJob(ctx, jobID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePrioritizeJobResponse(rsp)
 }
 
 // RerunJobWithBodyWithResponse Rerun a job
@@ -27594,6 +27895,142 @@ func ParsePauseJobResponse(rsp *http.Response) (*PauseJobResponse, error) {
 	return response, nil
 }
 
+// ParsePrioritizeJobResponse parses an HTTP response from a PrioritizeJobWithResponse call
+func ParsePrioritizeJobResponse(rsp *http.Response) (*PrioritizeJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PrioritizeJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ControlRepeated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ControlApplied
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers PrioritizeJobResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers PrioritizeJobResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers PrioritizeJobResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseRerunJobResponse parses an HTTP response from a RerunJobWithResponse call
 func ParseRerunJobResponse(rsp *http.Response) (*RerunJobResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -30071,6 +30508,9 @@ type ServerInterface interface {
 	// PauseJob Pause a job
 	// (POST /v1/jobs/{jobId}:pause)
 	PauseJob(w http.ResponseWriter, r *http.Request, jobID JobID)
+	// PrioritizeJob Change the class of a job
+	// (POST /v1/jobs/{jobId}:prioritize)
+	PrioritizeJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// RerunJob Rerun a job
 	// (POST /v1/jobs/{jobId}:rerun)
 	RerunJob(w http.ResponseWriter, r *http.Request, jobID JobID)
@@ -32232,6 +32672,32 @@ func (siw *ServerInterfaceWrapper) PauseJob(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// PrioritizeJob operation middleware
+func (siw *ServerInterfaceWrapper) PrioritizeJob(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PrioritizeJob(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // RerunJob operation middleware
 func (siw *ServerInterfaceWrapper) RerunJob(w http.ResponseWriter, r *http.Request) {
 
@@ -32975,6 +33441,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:cancel", wrapper.CancelJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:pause", wrapper.PauseJob).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:prioritize", wrapper.PrioritizeJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:reschedule", wrapper.RescheduleJob).Methods(http.MethodPost)
 

@@ -93,7 +93,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		Routing:        routing.Config{Lanes: cfg.Lanes, TopicPrefix: cfg.TopicPrefix},
 		Webhooks:       webhook.GuardConfig{AllowedPrefixes: cfg.WebhookNetworks, AllowHTTP: cfg.WebhookAllowHTTP},
 		WebhookSecrets: cfg.WebhookSecrets, PublishTimeout: cfg.PublishTimeout, RelayInterval: cfg.RetryInterval,
-		SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
+		BulkShare: cfg.BulkShare, SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
 		LimitSkew: cfg.LimitSkew, MaxClose: cfg.MaxClose,
 		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []background.Loop{memoryLoop()},
 		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures,

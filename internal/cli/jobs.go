@@ -18,7 +18,7 @@ func (t *tool) jobs() *cobra.Command {
 		Use: "jobs", GroupID: GroupJobs, Short: "Read and control jobs",
 		Example: "  lucius jobs list --state FAILED_FINAL\n  lucius jobs get JOB",
 	}
-	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(), t.jobsReschedule(),
+	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(), t.jobsReschedule(), t.jobsPrioritize(),
 		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob, createCancellation),
 		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob, createPausing),
 		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob, createResumption),
@@ -200,6 +200,7 @@ func showJob(p *page, job api.Job) {
 		"protocol", strings.TrimSpace(job.ProtocolID+" "+job.ProtocolVersion),
 		"document", job.DocID,
 		"tags", job.Tags.String(),
+		"priority", string(job.Priority),
 		"correlation", job.CorrelationID,
 		"key", job.IdempotencyKey,
 		"order key", job.OrderKey,

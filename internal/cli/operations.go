@@ -219,6 +219,9 @@ func editsOf(op *api.Operation) string {
 	if op.Callbacks == api.RerunCallbacksNone {
 		parts = append(parts, "without callbacks")
 	}
+	if op.Priority != "" {
+		parts = append(parts, "with the priority "+string(op.Priority))
+	}
 	return strings.Join(parts, ", ")
 }
 

@@ -17,6 +17,7 @@ import (
 type edits struct {
 	from, fromStep, patch, patchFile, protocol string
 	noCallbacks                                bool
+	class                                      priority
 }
 
 func (e *edits) register(cmd *cobra.Command, from string) {
@@ -27,6 +28,7 @@ func (e *edits) register(cmd *cobra.Command, from string) {
 	flags.StringVar(&e.patchFile, "patch-file", "", "file with such JSON")
 	flags.StringVar(&e.protocol, "protocol", string(api.RerunProtocolKept), "kept (the steps and policies of the job) or current")
 	flags.BoolVar(&e.noCallbacks, "no-callbacks", false, "leave out the callback URLs of the job")
+	e.class.register(cmd, "normal or bulk, which yields to all other work of the same kind; default that of the job")
 	completeWords(cmd, "from", string(api.RerunFromFailed), string(api.RerunFromStart))
 	completeWords(cmd, "protocol", string(api.RerunProtocolKept), string(api.RerunProtocolCurrent))
 }
@@ -47,7 +49,11 @@ func (e *edits) request() (*api.RerunRequest, error) {
 	if e.protocol == string(api.RerunProtocolCurrent) {
 		request.Protocol = api.RerunProtocolCurrent
 	}
-	if e.noCallbacks {
+	class, err := e.class.parse()
+	if err != nil {
+		return nil, err
+	}
+	if request.Priority = class; e.noCallbacks {
 		request.Callbacks = api.RerunCallbacksNone
 	}
 	if e.patch != "" {

@@ -68,7 +68,7 @@ func (t *tool) retry() *cobra.Command {
 			CreatedAfter: selected.CreatedAfter, CreatedBefore: selected.CreatedBefore,
 			FailedAfter: r.FailedAfter, FailedBefore: r.FailedBefore,
 			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch,
-			Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
+			Protocol: rerun.Protocol, Callbacks: rerun.Callbacks, Priority: rerun.Priority,
 		}
 		switch {
 		case r.after != "":
@@ -178,9 +178,9 @@ func sameJSON(a, b json.RawMessage) bool {
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out
 // the patch, which lists may lack, and the times of acceptance: one of them may be given as an age.
 func repeats(op *api.Operation, request *api.RetryRequest) bool {
-	describe := func(filter api.OperationFilter, start string, protocol api.RerunProtocol, callbacks api.RerunCallbacks) string {
+	describe := func(filter api.OperationFilter, start string, edits ...any) string {
 		filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
-		text, _ := json.Marshal([]any{filter, start, protocol, callbacks})
+		text, _ := json.Marshal([]any{filter, start, edits})
 		return string(text)
 	}
 	wanted := api.OperationFilter{
@@ -190,6 +190,6 @@ func repeats(op *api.Operation, request *api.RetryRequest) bool {
 	}
 	start := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart)))
 	return !op.Named &&
-		describe(op.Filter, cmp.Or(op.FromStep, string(op.From)), op.Protocol, op.Callbacks) ==
-			describe(wanted, start, request.Protocol, request.Callbacks)
+		describe(op.Filter, cmp.Or(op.FromStep, string(op.From)), op.Protocol, op.Callbacks, op.Priority) ==
+			describe(wanted, start, request.Protocol, request.Callbacks, request.Priority)
 }

@@ -29,6 +29,7 @@ import (
 type submission struct {
 	dates dates
 	order ordering
+	class priority
 
 	again, wait bool
 	timeout     time.Duration
@@ -42,13 +43,14 @@ func (t *tool) submit() *cobra.Command {
 		long: "Submits the commands in a file, or on standard input if FILE is -: one JSON object, an array, or\n" +
 			"consecutive objects, such as JSON lines. A command without an idempotency_key gets one derived from its\n" +
 			"text, so submitting it again creates no second job, unless with --again. The flags --at, --in and --expires\n" +
-			"set the dates of all commands, --order-key and --order-mode their line. They are not part of such a key: a\n" +
-			"repeated command keeps its first ones. Commands are sent in their order in the file.\n\n" +
+			"set the dates of all commands, --order-key and --order-mode their line, --priority their class. They are\n" +
+			"not part of such a key: a repeated command keeps its first ones. Commands are sent in their order in the file.\n\n" +
 			"With -o json or yaml, one command prints its receipt, and many print the batch's results; with --wait,\n" +
 			"the job or a page of jobs.",
 		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json\n" +
 			"  lucius submit command.json --at 2026-01-28T02:00:00Z --expires 2026-01-28T06:00:00Z\n" +
-			"  lucius submit command.json --in 90m\n  lucius submit commands.jsonl --order-key customer-42",
+			"  lucius submit command.json --in 90m\n  lucius submit commands.jsonl --order-key customer-42\n" +
+			"  lucius submit backfill.jsonl --priority bulk",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if o.timeout != 0 && !o.wait {
 			return usagef("--timeout needs --wait")
@@ -57,7 +59,7 @@ func (t *tool) submit() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(o.dates.add(s, commands), o.order.add(commands)); err != nil {
+		if err := errors.Join(o.dates.add(s, commands), o.order.add(commands), o.class.add(commands)); err != nil {
 			return err
 		}
 		if len(commands) == 1 {
@@ -73,6 +75,7 @@ func (t *tool) submit() *cobra.Command {
 	flags := cmd.Flags()
 	o.dates.register(flags)
 	o.order.register(cmd)
+	o.class.register(cmd, "normal, or bulk: yield to all other work of the same kind")
 	flags.BoolVar(&o.again, "again", false, "create new jobs, even for commands that were submitted before")
 	flags.BoolVar(&o.wait, "wait", false, "wait for the jobs to end; exits with 1 if one does not succeed")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 means forever")

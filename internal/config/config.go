@@ -65,6 +65,8 @@ type Config struct {
 	// TenantsFile the file of other limits; see [Config.OpenTenants].
 	MaxInflight int
 	TenantsFile string
+	// BulkShare says that bulk work gets one directive in so many.
+	BulkShare   int
 	RefPrefixes []string
 
 	Retention   time.Duration

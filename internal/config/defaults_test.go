@@ -44,7 +44,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		RetryInterval: time.Second, SweepInterval: time.Second, ClockTolerance: 5 * time.Second, ProtocolsInterval: 2 * time.Second,
 		PublishTimeout: 10 * time.Second, ShutdownGrace: 20 * time.Second,
 		LimitSkew: 250 * time.Millisecond, MaxClose: time.Hour,
-		MaxConnections: 10_000, MaxBodyBytes: 1_048_576, MaxPayloadBytes: 131_072,
+		MaxConnections: 10_000, MaxBodyBytes: 1_048_576, MaxPayloadBytes: 131_072, BulkShare: 8,
 		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
 
 		Access:   config.Access{OIDCRolesClaim: "lucius_roles", OIDCScopes: "openid", AuditLog: "stderr"},

@@ -140,6 +140,16 @@ func fraction(s string) (float64, error) {
 	return f, nil
 }
 
+// share accepts one in some, such as 1/8, and returns the second number.
+func share(s string) (int, error) {
+	one, ok := strings.CutPrefix(s, "1/")
+	n, err := integer(2, 1000)(one)
+	if !ok || err != nil {
+		return 0, errors.New("must be from 1/1000 to 1/2, with a 1 before the slash")
+	}
+	return n, nil
+}
+
 // duration accepts the same durations as a protocol file.
 func duration(s string) (time.Duration, error) {
 	return commands.ParseDuration(s, commands.MaxDuration)

@@ -115,6 +115,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 			into(&c.MaxPayloadBytes, integer(2, commands.LargestPayload))},
 		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 means no limit",
 			into(&c.MaxInflight, integer(0, maxInflight))},
+		{"LUCIUS_BULK_SHARE", "1/8", "share of bulk work in the directives that workers get while normal work waits",
+			into(&c.BulkShare, share)},
 		{"LUCIUS_TENANTS_FILE", "", "file of tenants with a different limit, reloaded when it changes", into(&c.TenantsFile, text)},
 		{"LUCIUS_REF_PREFIXES", "", "schemes or prefixes that reference URIs must have; empty accepts any",
 			into(&c.RefPrefixes, listOf(refPrefix))},

@@ -136,6 +136,7 @@ var rules = []Rule{
 	{"listJobs", get, "/v1/jobs", []Role{Read}, Named, false},
 	{"cancelJob", post, "/v1/jobs/{jobId}:cancel", []Role{Submit}, Owned, true},
 	{"pauseJob", post, "/v1/jobs/{jobId}:pause", []Role{Submit}, Owned, true},
+	{"prioritizeJob", post, "/v1/jobs/{jobId}:prioritize", []Role{Submit}, Owned, true},
 	{"rescheduleJob", post, "/v1/jobs/{jobId}:reschedule", []Role{Submit}, Owned, true},
 	{"resumeJob", post, "/v1/jobs/{jobId}:resume", []Role{Submit}, Owned, true},
 	{"rerunJob", post, "/v1/jobs/{jobId}:rerun", []Role{Submit}, Owned, true},

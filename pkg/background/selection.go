@@ -64,14 +64,20 @@ type Edits struct {
 	PayloadPatch json.RawMessage  `json:"payload_patch,omitempty"`
 	Current      bool             `json:"current,omitempty"`
 	NoCallbacks  bool             `json:"no_callbacks,omitempty"`
+	// Priority is the name of their class. Optional. Defaults to that of the job that each repeats.
+	Priority string `json:"priority,omitempty"`
 }
 
 // rerun returns the rerun of a job.
 func (e *Edits) rerun(jobID string) commands.Rerun {
-	return commands.Rerun{
+	rerun := commands.Rerun{
 		Rerun:        ledger.Rerun{JobID: jobID, From: e.From, FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
 		PayloadPatch: e.PayloadPatch, Current: e.Current,
 	}
+	if class, named := statemachine.ParseClass(e.Priority); named {
+		rerun.Class = &class
+	}
+	return rerun
 }
 
 // BulkRequest describes an operation to create.

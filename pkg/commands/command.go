@@ -64,8 +64,10 @@ type Command struct {
 	// NotBefore and NotAfter are the job's dates, see [statemachine.Job].
 	NotBefore, NotAfter time.Time
 	// OrderKey and OrderMode replace those of the protocol's order.
-	OrderKey     string
-	OrderMode    statemachine.OrderMode
+	OrderKey  string
+	OrderMode statemachine.OrderMode
+	// Priority is the name of the class; empty leaves it to the protocol.
+	Priority     string
 	InputRef     json.RawMessage
 	OutputRef    json.RawMessage
 	WorkspaceRef json.RawMessage

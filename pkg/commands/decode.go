@@ -59,7 +59,7 @@ var known = map[string]bool{
 	"tenant_id": true, "request_type": true, "schema_version": true, "input_ref": true, "output_ref": true, "payload": true,
 	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true,
 	"correlation_id": true, "traceparent": true, "not_before": true, "not_after": true, "delay_seconds": true,
-	"order_key": true, "order_mode": true,
+	"order_key": true, "order_mode": true, "priority": true,
 }
 
 // decoder collects the fields of one command and the violations among them.
@@ -90,6 +90,7 @@ func (d *decoder) command(headers Headers) *Command {
 		Traceparent:   d.traceparent(headers.Traceparent),
 		OrderKey:      d.text("order_key", MaxOrderKey, optional),
 		OrderMode:     d.orderMode(),
+		Priority:      d.priority(),
 	}
 	c.NotBefore, c.NotAfter = d.dates(time.Now())
 	c.Payload, c.PayloadTree = d.payload()
@@ -226,6 +227,20 @@ func (d *decoder) orderMode() statemachine.OrderMode {
 		return ""
 	}
 	return mode
+}
+
+// priority reads the name of the class.
+func (d *decoder) priority() string {
+	value, ok := d.present("priority", optional)
+	if !ok {
+		return ""
+	}
+	text, _ := value.(string)
+	if _, known := statemachine.ParseClass(text); !known {
+		d.fail(apierror.InvalidEnvelope, "/priority", `must be "normal" or "bulk"`)
+		return ""
+	}
+	return text
 }
 
 // tags reads the tags.

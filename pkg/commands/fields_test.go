@@ -144,6 +144,8 @@ func TestRulesOfTheOtherFields(t *testing.T) {
 		{"mode in lower case", set("mode", `"default"`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
 		{"mode is empty", set("mode", `""`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
 		{"mode is a number", set("mode", `0`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
+		{"a priority that is none", set("priority", `"high"`), apierror.InvalidEnvelope, "/priority", `must be "normal" or "bulk"`},
+		{"a priority that is a number", set("priority", `1`), apierror.InvalidEnvelope, "/priority", `must be "normal" or "bulk"`},
 		{"an order mode that is none", set("order_mode", `"lifo"`), apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`},
 		{"an order mode that is a list", set("order_mode", `["fifo"]`), apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`},
 		{"BURST without a document", set("mode", `"BURST"`), apierror.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},

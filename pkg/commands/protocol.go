@@ -29,6 +29,8 @@ type Protocol struct {
 	SchemaVersions []string
 	// Order says which commands run one after the other.
 	Order ProtocolOrder
+	// Class is that of commands that name none.
+	Class statemachine.Class
 	// Steps are the steps in their order, 1 to [MaxSteps].
 	Steps []ProtocolStep
 	// File is the path of the file.

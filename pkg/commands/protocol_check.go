@@ -36,6 +36,7 @@ func (c *protocolChecker) protocol(d *protocolDefinition) *Protocol {
 		RequestTypes:   c.names(schemaPath{"request_types"}, d.RequestTypes, maxRequestTypes, maxRequestType),
 		SchemaVersions: c.names(schemaPath{"schema_versions"}, d.SchemaVersions, maxSchemaVersions, maxSchemaVersion),
 		Order:          c.order(&d.Order),
+		Class:          c.class(d.Priority),
 		File:           c.file,
 	}
 	if d.Version.set {
@@ -155,4 +156,11 @@ func (c *protocolChecker) pointer(at schemaPath, s yamlScalar) string {
 		c.fail(at, "is %q and must be a JSON pointer: empty, or /name/name with ~0 for ~ and ~1 for /", text)
 	}
 	return text
+}
+
+// class checks the class of the protocol's commands.
+func (c *protocolChecker) class(priority yamlScalar) statemachine.Class {
+	word := c.word(schemaPath{"priority"}, priority, statemachine.ClassNormal.String(), statemachine.ClassBulk.String())
+	class, _ := statemachine.ParseClass(word)
+	return class
 }

@@ -17,6 +17,7 @@ type protocolDefinition struct {
 	RequestTypes   []yamlScalar     `yaml:"request_types"`
 	SchemaVersions []yamlScalar     `yaml:"schema_versions"`
 	Order          orderDefinition  `yaml:"order"`
+	Priority       yamlScalar       `yaml:"priority"`
 	Steps          []stepDefinition `yaml:"steps"`
 	Defaults       policyDefinition `yaml:",inline"`
 }

@@ -80,6 +80,7 @@ ack_timeout: 1s
 lease: 2s
 timeout: 3s
 retry: {dispatch: [4s], ack: [5s, 6s], execution: [7s], max_attempts: 8}
+priority: bulk
 order: {key: /a/b, prefix: "x:", mode: newest, on_failure: block, on_running: cancel, max_waiting: 9, required: true}
 steps:
   - {step_id: a, step_type: A, service: s}
@@ -105,6 +106,7 @@ steps:
 		Order: commands.ProtocolOrder{
 			Key: "/a/b", Prefix: "x:", Mode: "newest", OnFailure: "block", CancelsRunning: true, MaxWaiting: 9, Required: true,
 		},
+		Class: statemachine.ClassBulk,
 		Steps: []commands.ProtocolStep{
 			{ID: "a", Type: "A", Service: "s", Input: "job", Mode: "BURST", Overrides: statemachine.Policy{
 				AckTimeout: second(1), Lease: second(2), Timeout: second(3), Dispatch: []time.Duration{second(4)},

@@ -61,6 +61,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"a protocol_id with a slash", strings.Replace(smallProtocol("", ""), "_id: p\n", "_id: a/b\n", 1), `p.yaml:1: protocol_id is "a/b" and must be 1 to 64 of the characters A-Z a-z 0-9 . _ -`},
 		{"a protocol_id that is a list", strings.Replace(smallProtocol("", ""), "_id: p\n", "_id: [p]\n", 1), "p.yaml:1: protocol_id must be a single value"},
 		{"a version with a space", smallProtocol("version: 1 beta", ""), `p.yaml:3: version is "1 beta" and must be 1 to 64 of the characters A-Z a-z 0-9 . _ -`},
+		{"an unknown priority", smallProtocol("priority: high", ""), `p.yaml:3: priority is "high" and must be normal or bulk`},
 		{"no request types", strings.Replace(smallProtocol("", ""), "[r]", "[]", 1), "p.yaml:2: request_types must name at least one request type"},
 		{"a request type twice", strings.Replace(smallProtocol("", ""), "[r]", "[r, r]", 1), `p.yaml:2: request_types[1] is "r", which the list holds already`},
 		{"a blank request type", strings.Replace(smallProtocol("", ""), "[r]", "[' ']", 1), "p.yaml:2: request_types[0] must not be empty or blank"},

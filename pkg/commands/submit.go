@@ -152,10 +152,18 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
 			CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
-			NotBefore: command.NotBefore, NotAfter: command.NotAfter, Order: order,
+			NotBefore: command.NotBefore, NotAfter: command.NotAfter, Order: order, Class: proto.class(command),
 		},
 		Steps: steps, Payload: command.Payload, Actor: "client", MaxWaiting: proto.Order.MaxWaiting,
 	}, nil
+}
+
+// class returns the class of the command's job. What the command names replaces what the protocol says.
+func (p *Protocol) class(command *Command) statemachine.Class {
+	if class, named := statemachine.ParseClass(command.Priority); named {
+		return class
+	}
+	return p.Class
 }
 
 // steps returns a job's copy of the protocol's steps.

@@ -82,6 +82,7 @@ var asks = map[string]ask{
 	"listJobs":              {"GET /v1/jobs?tenant_id=t", ""},
 	"cancelJob":             {"POST /v1/jobs/$job:cancel", ""},
 	"pauseJob":              {"POST /v1/jobs/$job:pause", ""},
+	"prioritizeJob":         {"POST /v1/jobs/$parked:prioritize", `{"priority":"bulk"}`},
 	"rescheduleJob":         {"POST /v1/jobs/$parked:reschedule", `{"delay_seconds":60}`},
 	"resumeJob":             {"POST /v1/jobs/$paused:resume", ""},
 	"rerunJob":              {"POST /v1/jobs/$failed:rerun", ""},

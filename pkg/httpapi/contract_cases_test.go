@@ -68,6 +68,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "cancelJob", Status: 200}:     asking("POST /v1/jobs/$cancelled:cancel", ""),
 	{Operation: "pauseJob", Status: 200}:      asking("POST /v1/jobs/$paused:pause", ""),
 	{Operation: "resumeJob", Status: 200}:     asking("POST /v1/jobs/$job:resume", ""),
+	{Operation: "prioritizeJob", Status: 200}: asking("POST /v1/jobs/$parked:prioritize", `{"priority":"normal"}`),
 	{Operation: "rescheduleJob", Status: 200}: asking("POST /v1/jobs/$parked:reschedule", `{"never_expires":true}`),
 	{Operation: "rerunJob", Status: 200}:      asking("POST /v1/jobs/$failed:rerun", `{"payload_patch":{"language":"de"},"dry_run":true}`),
 
@@ -92,6 +93,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "cancelJob", Status: 409}:         asking("POST /v1/jobs/$failed:cancel", ""),
 	{Operation: "pauseJob", Status: 409}:          asking("POST /v1/jobs/$failed:pause", ""),
 	{Operation: "resumeJob", Status: 409}:         asking("POST /v1/jobs/$failed:resume", ""),
+	{Operation: "prioritizeJob", Status: 409}:     asking("POST /v1/jobs/$failed:prioritize", `{"priority":"bulk"}`),
 	{Operation: "rescheduleJob", Status: 409}:     asking("POST /v1/jobs/$job:reschedule", `{"delay_seconds":60}`),
 	{Operation: "releaseLine", Status: 409}:       asking("POST /v1/lines/$line:release", `{"jobId":"$job"}`),
 	{Operation: "submitCommand", Status: 409}:     busyLine("submitCommand"),

@@ -202,6 +202,9 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 			InputRef: request.InputRef, OutputRef: request.OutputRef, WorkspaceRef: request.WorkspaceRef,
 			Current: request.Protocol == api.RerunProtocolCurrent,
 		}
+		if class, named := statemachine.ParseClass(string(request.Priority)); named {
+			rerun.Class = &class
+		}
 		rerun.Resolved = map[string]json.RawMessage{}
 		for _, step := range request.Resolve {
 			rerun.Resolved[step.StepID] = step.OutputRef
@@ -295,6 +298,17 @@ func (e *endpoints) RescheduleJob(w http.ResponseWriter, r *http.Request, jobID 
 	})
 }
 
+// PrioritizeJob is POST /v1/jobs/{jobId}:prioritize.
+func (e *endpoints) PrioritizeJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.PrioritizeRequest) (any, error) {
+		class, _ := statemachine.ParseClass(string(request.Priority))
+		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason),
+			func(ctx context.Context, c search.Control) (*statemachine.Aggregate, bool, error) {
+				return e.Jobs.Prioritize(ctx, c, class)
+			})
+	})
+}
+
 // control answers 202 if the control changed the job, 200 if it changed nothing.
 func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string, do control) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
@@ -373,7 +387,7 @@ func (e *endpoints) encodeSteps(ctx context.Context, status int, head any, job *
 // JobOf encodes a job, its steps without their payloads.
 func JobOf(v *search.Shown) api.Job {
 	j := &v.Job
-	return api.Job{
+	out := api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
 		SchemaVersion: j.SchemaVersion, ProtocolID: j.ProtocolID, ProtocolVersion: j.ProtocolVersion,
 		Mode: api.Mode(j.Mode), DocID: j.DocID, Tags: j.Tags.Map(), State: api.JobState(j.State), Rev: j.Rev,
@@ -388,6 +402,10 @@ func JobOf(v *search.Shown) api.Job {
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
 		Waiting: waitingOf(v), Steps: stepsOf(v),
 	}
+	if j.Class != statemachine.ClassNormal {
+		out.Priority = api.Priority(j.Class.String())
+	}
+	return out
 }
 
 // stepsOf encodes a job's steps, without their payloads, and without the lease id, which

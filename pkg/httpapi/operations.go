@@ -23,6 +23,7 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 			Edits: background.Edits{
 				From: ledger.RerunFrom(q.From), FromStep: orZero(q.FromStep), PayloadPatch: q.PayloadPatch,
 				Current: q.Protocol == api.RerunProtocolCurrent, NoCallbacks: q.Callbacks == api.RerunCallbacksNone,
+				Priority: string(q.Priority),
 			},
 			Filter: search.Filter{
 				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags),
@@ -196,7 +197,7 @@ func operationOf(op *background.Operation, items []background.Item) api.Operatio
 		},
 		From: api.RerunFrom(op.From), FromStep: op.FromStep, PayloadPatch: op.PayloadPatch, Matched: op.Matched, Truncated: op.Truncated,
 		Done: op.Done(), Applied: op.Applied, Skipped: op.Skipped, Failed: op.Failed,
-		RatePerSecond: op.RatePerSecond, Reason: op.Reason, Caller: op.Caller,
+		Priority: api.Priority(op.Priority), RatePerSecond: op.RatePerSecond, Reason: op.Reason, Caller: op.Caller,
 		CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
 		Items: make([]api.OperationItem, len(items)),
 	}

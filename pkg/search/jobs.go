@@ -231,6 +231,11 @@ func (s *Service) Reschedule(ctx context.Context, c Control, notBefore, notAfter
 	return s.control(ctx, c, statemachine.Reschedule{NotBefore: notBefore, NotAfter: notAfter, Reason: c.Reason})
 }
 
+// Prioritize sets the class of a job that has not ended. It returns the same as [Service.Cancel].
+func (s *Service) Prioritize(ctx context.Context, c Control, class statemachine.Class) (*statemachine.Aggregate, bool, error) {
+	return s.control(ctx, c, statemachine.Prioritize{Class: class, Reason: c.Reason})
+}
+
 func (s *Service) control(ctx context.Context, c Control, event statemachine.Event) (*statemachine.Aggregate, bool, error) {
 	result, err := s.ledger.Change(ctx, c.JobID, event, ledger.By(c.Actor, c.RequestID))
 	if err != nil {

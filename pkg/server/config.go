@@ -81,6 +81,9 @@ type Config struct {
 	// RelayInterval is the time between two passes of the relay, and SweepInterval the time
 	// between two passes over deadlines, webhooks and purges. Optional. Default to 1 s.
 	RelayInterval, SweepInterval time.Duration
+	// BulkShare gives bulk work one directive in so many while normal work of the same kind waits,
+	// at least 2. Optional. Defaults to [workqueue.DefaultBulkShare].
+	BulkShare int
 	// ClockTolerance is how far this host's clock may differ from the store's, if the store
 	// has one. Beyond it, the server does not act on deadlines, purge or repair. Optional.
 	// Defaults to no limit.

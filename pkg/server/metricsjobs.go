@@ -17,7 +17,7 @@ import (
 
 // jobMetrics counts and times jobs and their steps.
 type jobMetrics struct {
-	transitions, stepFailures             *prometheus.CounterVec
+	transitions, stepFailures, picks      *prometheus.CounterVec
 	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
 	beginLate                             prometheus.Histogram
 	expired                               prometheus.Counter
@@ -38,6 +38,8 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 			"Committed changes of jobs, steps and outbox rows, by event type.", "event"),
 		stepFailures: m.Counter("lucius_step_failures_total",
 			"Failed attempts of steps, by service, cause and whether the step is retried.", "service", "cause", "retried"),
+		picks: m.Counter("lucius_picks_total",
+			"Directives of the pull queue that were picked for a claim, by service, step type and class.", "service", "step_type", "class"),
 		stepSeconds: m.Histogram("lucius_step_duration_seconds",
 			"Time from the start of an attempt to its RESULT, by the state to which that moved the step.",
 			stepBuckets, "service", "step_type", "outcome"),
@@ -97,6 +99,9 @@ func outcomes[S ~string](states ...S) []string {
 	return texts
 }
 
+// classes are the values of the label class.
+var classes = []string{statemachine.ClassNormal.String(), statemachine.ClassBulk.String()}
+
 // kindsOf returns the kinds of work of the protocols.
 func kindsOf(protocols *commands.Protocols) (kinds []ledger.WorkKind) {
 	for _, p := range protocols.Protocols() {
@@ -124,12 +129,19 @@ func (j *jobMetrics) createKind(of ledger.WorkKind) {
 	metrics.Create(j.stepSeconds, []string{of.Service}, []string{of.StepType},
 		outcomes(statemachine.StepSucceeded, statemachine.StepFailedRetry, statemachine.StepFailedFinal))
 	metrics.Create(j.queueSeconds, []string{of.Service}, []string{of.StepType})
+	metrics.Create(j.picks, []string{of.Service}, []string{of.StepType}, classes)
 	metrics.Create(j.stepFailures, []string{of.Service}, causes, []string{"yes", "no"})
 }
 
 func (j *jobMetrics) createRequestType(requestType string) {
 	metrics.Create(j.jobSeconds, []string{j.requestTypes.label(requestType)},
 		outcomes(statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled))
+}
+
+// picked counts a directive that was picked for a claim.
+func (j *jobMetrics) picked(of ledger.WorkClass) {
+	kind := j.kinds.label(of.WorkKind)
+	j.picks.WithLabelValues(kind.Service, kind.StepType, of.Class.String()).Inc()
 }
 
 // waited records how long an attempt waited for a worker.

@@ -143,6 +143,8 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	if err = s.openLimits(ctx); err != nil {
 		return err
 	}
+	s.mirror.SetBulkShare(cmp.Or(s.cfg.BulkShare, workqueue.DefaultBulkShare))
+	s.mirror.OnPick(s.meters.picked)
 	s.uses.Queue, err = workqueue.New(workqueue.Config{
 		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.LimitGate, Closer: s.closeScope,
 		Logger:     s.log,

@@ -179,6 +179,9 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 		w.publishing(a, step, now, around)
 	case ReasonQueued:
 		w.queued(step, now, around)
+		if w.Reason == ReasonQueued && a.Job.Class == ClassBulk {
+			w.Detail += ", as bulk work"
+		}
 	default:
 		w.held(step, now)
 		if s.reason == ReasonDelivered && step.Owner == "" && a.Outbox != nil && a.Outbox.Bus == BusServiceBus {

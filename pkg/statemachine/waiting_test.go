@@ -78,6 +78,12 @@ func TestWaiting_EachReason(t *testing.T) {
 			bus: statemachine.BusQueue, around: statemachine.Surroundings{Pause: ramping},
 			want: statemachine.Waiting{Reason: "queued", Detail: "attempt 1 waits for a worker of service ocr, step type OCR"},
 		},
+		"bulk work": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				s.does(statemachine.Prioritize{Class: statemachine.ClassBulk})
+			},
+			want: statemachine.Waiting{Reason: "queued", Detail: "attempt 1 waits for a worker of service ocr, step type OCR, as bulk work"},
+		},
 		"a directive in a worker's hands under a pause": {
 			bus: statemachine.BusQueue, tell: running, around: statemachine.Surroundings{Pause: paused},
 			want: statemachine.Waiting{

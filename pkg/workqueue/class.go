@@ -37,6 +37,17 @@ type share struct {
 // used.
 func (m *Mirror) SetBulkShare(one int) { m.per = one - 1 }
 
+// OnPick makes the mirror call f for each directive that is picked for a claim, or handed to one. f must
+// not block. It must be called before the mirror is used.
+func (m *Mirror) OnPick(f func(ledger.WorkClass)) { m.onPick = f }
+
+// count reports a pick.
+func (m *Mirror) count(hint *ledger.Hint) {
+	if m.onPick != nil {
+		m.onPick(hint.WorkClass())
+	}
+}
+
 // share adds a stream of bulk work to the share of its kind.
 func (m *Mirror) share(s *stream) {
 	if s.class == statemachine.ClassNormal {

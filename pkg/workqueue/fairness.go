@@ -30,6 +30,9 @@ func (m *Mirror) pick(c *claim, limit int, at, stale time.Time) []ledger.Hint {
 	if len(picked) < limit && len(m.shares) > 0 && m.due(c, stale, true, statemachine.ClassNormal) == nil {
 		picked = append(picked, m.pickBulk(c, limit-len(picked), at)...)
 	}
+	for i := range picked {
+		m.count(&picked[i])
+	}
 	return picked
 }
 

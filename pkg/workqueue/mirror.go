@@ -49,6 +49,8 @@ type Mirror struct {
 	reader  chan struct{} // full while a claim reads the index
 	// tell tells other processes that an item is ready; nil if the store cannot.
 	tell func(*ledger.Hint)
+	// onPick is told of each pick; nil if no caller wants to know.
+	onPick func(ledger.WorkClass)
 }
 
 // NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0. Of the picks of a kind of
@@ -416,6 +418,9 @@ func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			w.reserved, w.given = false, item
+			if item != nil {
+				m.count(&item.Hint)
+			}
 			w.signal <- struct{}{}
 		}}
 	}
