@@ -63,8 +63,8 @@ func (c *checker) checkQueue(writes []write) {
 		if !strings.HasPrefix(w.op.Key.Partition, "ready:") || len(parts) != 5 {
 			continue
 		}
-		kind := strings.Split(w.op.Key.Partition, ":")
-		catalog := tablestore.Key{Table: tableQueue, Partition: "catalog", Row: kind[1] + ":" + kind[2]}
+		kind := strings.Split(w.op.Key.Partition, ":") // Its shard comes before the class.
+		catalog := tablestore.Key{Table: tableQueue, Partition: "catalog", Row: strings.Join(slices.Concat(kind[1:3], kind[4:]), ":")}
 		if _, known := c.rows[catalog]; !known {
 			c.violate("queue", "the ready hint %s was written before its kind of work was in the catalog", w.op.Key.Row)
 		}
@@ -142,7 +142,8 @@ func (c *checker) checkItems(was, j *job, moves []statemachine.ItemEvent) {
 		if item.Status != statemachine.StatusQueued {
 			continue
 		}
-		if old.WorkID != "" && old.Attempt >= row.Attempt {
+		moved := old.ReadyClass != row.ReadyClass && old.Rev == row.Rev && old.ReadySince.Equal(row.ReadySince)
+		if old.WorkID != "" && old.Attempt >= row.Attempt && !moved {
 			c.violate("queue", "%s of job %s is offered again for attempt %d", row.Key, j.id, row.Attempt)
 		}
 		c.checkMessage(j.id, item.StepID, item.AttemptNo, item.LeaseID, item.MessageID)

@@ -130,6 +130,7 @@ func (w *world) body(c *command) fields {
 	}
 	maps.Copy(body, w.dates(c.hash()))
 	maps.Copy(body, w.order(c.hash()))
+	maps.Copy(body, w.class(c.hash()))
 	return body
 }
 
@@ -211,6 +212,10 @@ func (v *visitor) steer(id string) {
 		v.reschedule(id)
 		return
 	}
+	if v.w.scenario.classed && v.chance(40) {
+		v.prioritize(id)
+		return
+	}
 	v.requestEvent(id, []statemachine.Event{
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{},
 		statemachine.Resume{}, statemachine.Retry{}, statemachine.Retry{}, nil, nil,
@@ -283,6 +288,24 @@ func (w *world) dates(hash string) fields {
 		dates["not_after"] = w.start.Add(time.Duration(30+rng.IntN(150)) * time.Second)
 	}
 	return dates
+}
+
+// prioritize requests another class for a job.
+func (v *visitor) prioritize(id string) {
+	body := fields{"reason": v.name, "priority": []string{"normal", "bulk"}[v.rng.IntN(2)]}
+	_, _ = v.retry(3, func() (any, error) {
+		return v.ask("prioritize "+id, nil, func(r *request) (any, error) {
+			return nil, r.post("/v1/jobs/"+id+":prioritize", body, nil)
+		}, func(_ *request, _ any, err error) { v.w.check.answeredControl(id, statemachine.Prioritize{}, err) })
+	})
+}
+
+// class returns the class of a command, by its hash.
+func (w *world) class(hash string) fields {
+	if !w.scenario.classed || w.source("class of "+hash).IntN(3) > 0 {
+		return nil
+	}
+	return fields{"priority": "bulk"}
 }
 
 // order returns the order key of a command, by its hash: two of three commands have one.

@@ -31,6 +31,7 @@ type scenario struct {
 	dated         bool // a third of the commands has dates, and operators reschedule jobs
 	bare          bool // processes are ledgers alone: see Explore
 	ordered       bool // two thirds of the commands have an order key
+	classed       bool // a third of the commands is bulk work, and operators change classes
 	described     bool // commands have documents and tags, and clients list jobs by them
 	sharesOutages bool // replicas share outages of the bus
 	replicas      int

@@ -121,6 +121,7 @@ func newWorld(seed uint64) *world {
 	if w.scenario.ordered = seed&Ordered != 0; w.scenario.ordered { // So many that jobs often wait.
 		w.scenario.commands, w.scenario.submits = w.scenario.commands+8, w.scenario.submits+6
 	}
+	w.scenario.classed = seed%8 == 4 || seed%32 == 9
 	w.scenario.described = seed%16 >= 8 && seed%16 != 13   // No recorded seed is among these.
 	options := memstore.Options{Split: true, Shared: true} // The checker shares the rows, too.
 	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These scenarios are with and without pauses.
