@@ -159,6 +159,7 @@ def dates(client):
     later = submit(not_before=in_hours(1)).job_id
     put_off = client.reschedule(later, not_before=in_hours(2), reason="not yet")
     assert put_off.state == "QUEUED" and put_off.not_before > in_hours(1), put_off
+    assert client.prioritize(later, "bulk", "it can wait").priority == "bulk"
     client.reschedule(later, delay=timedelta(0))
     assert client.wait(later, timeout=60).succeeded
 

@@ -19,8 +19,8 @@ from .errors import (
     ProblemError, Retry, RetryAfter, Throttled, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
 from .model import (
-    Accepted, Command, CommandChange, Event, Job, JobState, Line, Lineage, LineageJob, LineState, OrderMode, PlannedStep, RerunPreview,
-    RerunRequest, ResolvedStep, Step, StepState,
+    Accepted, Command, CommandChange, Event, Job, JobState, Line, Lineage, LineageJob, LineState, OrderMode, PlannedStep, Priority,
+    RerunPreview, RerunRequest, ResolvedStep, Step, StepState,
 )
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
@@ -29,8 +29,8 @@ from .worker import ANY_STEP, Outcome, Worker
 __all__ = [
     "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command",
     "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "OrderMode",
-    "Line", "LineState", "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
-    "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
+    "Line", "LineState", "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "Priority",
+    "ProblemError", "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
     "Task", "Throttled", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",
     "submit_tx",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, 
 from ._transport import Interruptible, Token
 from .client import Client
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, RerunPreview, RerunRequest, When
+from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, Priority, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -71,6 +71,9 @@ class AsyncClient:
                          not_after: When = None, never_expires: bool = False, reason: str = "") -> Job:
         return await self._run(lambda: self._client.reschedule(
             job_id, not_before=not_before, delay=delay, not_after=not_after, never_expires=never_expires, reason=reason))
+
+    async def prioritize(self, job_id: str, priority: Priority, reason: str = "") -> Job:
+        return await self._run(lambda: self._client.prioritize(job_id, priority, reason))
 
     async def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
         return await self._run(lambda: self._client.rerun(job_id, **request))

@@ -15,7 +15,7 @@ from ._transport import (
     transient,
 )
 from .errors import LuciusError, NoAnswerError, NotFoundError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, RerunPreview, RerunRequest, When
+from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, Priority, RerunPreview, RerunRequest, When
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -172,6 +172,16 @@ class Client:
         if reason:
             body["reason"] = reason
         return Job.parse(self._call("POST", _job(job_id) + ":reschedule", body))
+
+    def prioritize(self, job_id: str, priority: Priority, reason: str = "") -> Job:
+        """Make a job that has not ended normal or bulk, which yields to all other work of its kind.
+
+        A job that has ended raises :class:`ConflictError`. The call may be repeated.
+        """
+        body: Dict[str, Any] = {"priority": priority}
+        if reason:
+            body["reason"] = reason
+        return Job.parse(self._call("POST", _job(job_id) + ":prioritize", body))
 
     def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
         """Create a new job from one that has ended, with the same steps.

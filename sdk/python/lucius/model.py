@@ -10,6 +10,7 @@ from typing import Any, List, Literal, Mapping, Optional, Sequence, TypedDict, U
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
 
 OrderMode = Literal["fifo", "newest", "reject"]
+Priority = Literal["normal", "bulk"]
 JobState = Literal["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "CANCELLED", "SUCCEEDED", "FAILED_FINAL"]
 LineState = Literal["blocked", "moving"]
 StepState = Literal["PENDING", "DISPATCHING", "AWAITING_ACK", "IN_PROGRESS", "FAILED_RETRY", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"]
@@ -64,6 +65,8 @@ class Job:
     order_mode: Optional[OrderMode]
     #: The line of the tenant and key, empty without a key.
     line_id: str
+    #: The class of its work.
+    priority: Priority
     error_code: str
     error_message: str
     correlation_id: str
@@ -79,7 +82,7 @@ class Job:
         assert created is not None
         return cls(raw["jobId"], raw["tenant_id"], raw["request_type"], raw["state"], created,
                    _time(raw.get("completed_at")), _time(raw.get("not_before")), _time(raw.get("not_after")),
-                   raw.get("order_key", ""), raw.get("order_mode"), raw.get("line_id", ""),
+                   raw.get("order_key", ""), raw.get("order_mode"), raw.get("line_id", ""), raw.get("priority", "normal"),
                    raw.get("error_code", ""), raw.get("error_message", ""), raw.get("correlation_id", ""), raw.get("doc_id", ""), raw.get("tags", {}), raw.get("final_output"),
                    [Step.parse(step) for step in raw.get("steps", [])], raw)
 
@@ -176,6 +179,9 @@ class Command:
     The jobs of one tenant and ``order_key`` run one after the other. By its ``order_mode`` a job
     waits for those before it, cancels those that wait (``newest``), or is refused if there is one
     (``reject``).
+
+    Work of the ``priority`` ``bulk`` yields to all other work of its service and step type. Without
+    one the job has that of its protocol.
     """
 
     tenant_id: str
@@ -197,6 +203,7 @@ class Command:
     not_after: When = None
     order_key: Optional[str] = None
     order_mode: Optional[OrderMode] = None
+    priority: Optional[Priority] = None
 
 
 class ResolvedStep(TypedDict):
@@ -224,6 +231,8 @@ class RerunRequest(TypedDict, total=False):
     workspace_ref: Optional[Ref]
     #: Steps that were done by hand, before the one to start at. It needs the role admin.
     resolve: Optional[Sequence[ResolvedStep]]
+    #: The class of the new job; unless given, that of the old one.
+    priority: Optional[Priority]
     #: Whether to take the steps and policies of the old job, or those of the current protocol.
     protocol: Optional[Literal["kept", "current"]]
     #: Rerun the last job in the chain of reruns; if it is live, it is the answer.

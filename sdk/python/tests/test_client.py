@@ -301,6 +301,15 @@ class Dates(Scripted):
             ("/v1/jobs/j1:reschedule", {"delay_seconds": 0, "never_expires": True}),
         ])
 
+    def test_a_job_is_prioritized(self):
+        client, fake = self.serve((202, {**job(state="QUEUED"), "priority": "bulk"}))
+        self.assertEqual(client.prioritize("j/1", "bulk", "why").priority, "bulk")
+        client.prioritize("j1", "normal")
+        self.assertEqual([(r.path, r.body) for r in fake.requests], [
+            ("/v1/jobs/j%2F1:prioritize", {"priority": "bulk", "reason": "why"}),
+            ("/v1/jobs/j1:prioritize", {"priority": "normal"}),
+        ])
+
     def test_a_job_that_has_begun_is_not_rescheduled(self):
         client, _ = self.serve((409, {"code": "illegal_transition"}))
         with self.assertRaises(ConflictError):
@@ -385,6 +394,7 @@ class Async(Scripted):
                 for control in (client.cancel, client.pause, client.resume):
                     self.assertEqual((await control("j1", "why")).job_id, "j1")
                 self.assertEqual((await client.reschedule("j1", delay=timedelta(minutes=1))).job_id, "j1")
+                self.assertEqual((await client.prioritize("j1", "bulk")).job_id, "j1")
                 self.assertFalse((await client.plan_rerun("j1", from_="start")).live)
                 self.assertEqual((await client.rerun("j1", from_="start", reason="why")).job_id, "j1")
                 self.assertEqual([j.job_id for j in (await client.lineage("j1")).jobs], ["j1"])

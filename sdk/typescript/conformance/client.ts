@@ -170,6 +170,7 @@ async function dates(): Promise<void> {
   const later = await submit({ not_before: inHours(1) });
   const putOff = await client.reschedule(later.jobId, { not_before: inHours(2), reason: "not yet" });
   assert.ok(putOff.state === "QUEUED" && new Date(putOff.not_before!) > inHours(1), putOff.not_before);
+  assert.equal((await client.prioritize(later.jobId, "bulk", "it can wait")).priority, "bulk");
   await client.reschedule(later.jobId, { delay_seconds: 0 });
   assert.equal((await client.wait(later.jobId, { timeout: 60 })).state, "SUCCEEDED");
 

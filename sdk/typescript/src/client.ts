@@ -27,6 +27,8 @@ export type LineState = Schemas["LineState"];
  * command keeps its first dates. The jobs of one tenant and `order_key` run one after the other.
  */
 export type Command = WithDates<Schemas["Command"]>;
+/** The class of a job's work: bulk work yields to all other work of its service and step type. */
+export type Priority = Schemas["Priority"];
 /** Which dates of a job to change. `delay_seconds: 0` begins it. */
 export type RescheduleRequest = WithDates<Schemas["RescheduleRequest"]>;
 type WithDates<T> = Omit<T, "not_before" | "not_after"> & { not_before?: Date | string; not_after?: Date | string };
@@ -231,6 +233,14 @@ export class Client {
    */
   reschedule(jobId: string, request: RescheduleRequest): Promise<Job> {
     return this.#call("POST", `${path(jobId)}:reschedule`, request);
+  }
+
+  /**
+   * Make a job that has not ended normal or bulk, which yields to all other work of its kind. A job
+   * that has ended is refused with the code `illegal_transition`. The call may be repeated.
+   */
+  prioritize(jobId: string, priority: Priority, reason?: string): Promise<Job> {
+    return this.#call("POST", `${path(jobId)}:prioritize`, reason ? { priority, reason } : { priority });
   }
 
   /**

@@ -7,5 +7,5 @@ export { submissionOf, submitTx, type Queryable, type Submission } from "./trans
 export { anyStep, Worker, type Handler, type Middleware, type Outcome, type Result, type StepOptions, type WorkerOptions } from "./worker.js";
 export {
   Client, ended, type Accepted, type ClientOptions, type Command, type CommandChange, type Event, type Job, type JobState, type OrderMode, type Line,
-  type Lineage, type LineageJob, type LineOptions, type LineState, type ListOptions, type PlannedStep, type RerunPreview, type RerunRequest, type RescheduleRequest,
+  type Lineage, type LineageJob, type LineOptions, type LineState, type ListOptions, type PlannedStep, type Priority, type RerunPreview, type RerunRequest, type RescheduleRequest,
 } from "./client.js";

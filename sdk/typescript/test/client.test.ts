@@ -261,11 +261,15 @@ test("dates are sent", async (t) => {
   await client.submit({ ...command, delay_seconds: 90 });
   assert.equal((await client.reschedule("j/1", { delay_seconds: 0, not_after: tonight, reason: "why" })).state, "QUEUED");
   await client.reschedule("j1", { never_expires: true });
+  await client.prioritize("j/1", "bulk", "why");
+  await client.prioritize("j1", "normal");
   assert.deepEqual(asked.map((a) => [a.path, a.body]), [
     ["/v1/commands", { ...command, not_before: "2026-01-28T02:00:00.000Z", not_after: "2026-01-28T06:00:00Z" }],
     ["/v1/commands", { ...command, delay_seconds: 90 }],
     ["/v1/jobs/j%2F1:reschedule", { delay_seconds: 0, not_after: "2026-01-28T02:00:00.000Z", reason: "why" }],
     ["/v1/jobs/j1:reschedule", { never_expires: true }],
+    ["/v1/jobs/j%2F1:prioritize", { priority: "bulk", reason: "why" }],
+    ["/v1/jobs/j1:prioritize", { priority: "normal" }],
   ]);
 });
 

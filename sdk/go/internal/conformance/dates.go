@@ -57,6 +57,9 @@ func (s *story) putsOff(ctx context.Context) error {
 	if err != nil || later.State != lucius.JobStateQueued || !later.NotBefore.After(job.NotBefore) {
 		return fmt.Errorf("the job that was put off is %+v: %w", later, err)
 	}
+	if bulk, err := s.Prioritize(ctx, job.JobID, lucius.PriorityBulk, "it can wait"); err != nil || bulk.Priority != lucius.PriorityBulk {
+		return fmt.Errorf("the job that can wait is %+v: %w", bulk, err)
+	}
 	if _, err := s.Reschedule(ctx, job.JobID, lucius.Dates{Now: true}, ""); err != nil {
 		return err
 	}
