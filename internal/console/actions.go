@@ -172,6 +172,7 @@ func actions() map[string]*action {
 			"and its later reports change nothing.", true, (*api.Client).CancelJob),
 		"job-pause": jobControl("pause", "No further step is dispatched. A worker that runs a step is asked to stop at a good "+
 			"point, but may finish it.", false, (*api.Client).PauseJob),
+		"job-prioritize": {prepare: prioritizeJob, role: api.GrantRoleSubmit},
 		"job-reschedule": {prepare: rescheduleJob, role: api.GrantRoleSubmit},
 		"job-rerun":      {prepare: rerunJob, role: api.GrantRoleSubmit},
 		"job-resume":     jobControl("resume", "It continues where it stopped.", false, (*api.Client).ResumeJob),

@@ -16,7 +16,7 @@ import (
 )
 
 // edits say where reruns start, and how their commands differ from those of the jobs before.
-type edits struct{ from, step, patch, protocol, callbacks string }
+type edits struct{ from, step, patch, protocol, callbacks, class string }
 
 // editsOf reads the edits from the request's parameters. Reruns start at from, unless these say
 // otherwise.
@@ -26,6 +26,7 @@ func editsOf(r *request, from api.RerunFrom) edits {
 		patch:     strings.TrimSpace(r.FormValue("payload_patch")),
 		protocol:  cmp.Or(r.FormValue("protocol"), string(api.RerunProtocolKept)),
 		callbacks: cmp.Or(r.FormValue("callbacks"), string(api.RerunCallbacksKeep)),
+		class:     r.FormValue("priority"),
 	}
 }
 
@@ -55,6 +56,11 @@ func (e *edits) fields(steps []string) []field {
 			Options: []string{string(api.RerunCallbacksKeep), string(api.RerunCallbacksNone)},
 			Hint:    "Whether the callback URLs of the job are told how the rerun ends.",
 		},
+		{
+			Name: "priority", Flag: "priority", Label: "Priority", Value: e.class,
+			Options: []string{"", string(api.PriorityBulk), string(api.PriorityNormal)},
+			Hint:    "That of the job, or bulk: it yields to all other work of the same kind.",
+		},
 	}
 }
 
@@ -71,7 +77,7 @@ func (e *edits) args() []string {
 	if e.callbacks != string(api.RerunCallbacksKeep) {
 		args = append(args, "--no-callbacks")
 	}
-	return args
+	return append(args, diagnosis.Flag("priority", e.class)...)
 }
 
 // request returns the request for a rerun with these edits. It leaves out the API's defaults.
@@ -85,6 +91,7 @@ func (e *edits) request() (q api.RerunRequest, _ error) {
 	if e.callbacks != string(api.RerunCallbacksKeep) {
 		q.Callbacks = api.RerunCallbacks(e.callbacks)
 	}
+	q.Priority = api.Priority(e.class)
 	if e.patch != "" && !json.Valid([]byte(e.patch)) {
 		return q, badField("payload_patch", "The change of the payload is no JSON.")
 	}
@@ -216,6 +223,7 @@ func retryJobs(r *request) (deed, error) {
 		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
 			JobIDs: jobs, All: chosen.empty(), DryRun: dryRun, Limit: limit, Reason: reason, State: state, After: optional(after),
 			From: q.From, FromStep: q.FromStep, PayloadPatch: q.PayloadPatch, Protocol: q.Protocol, Callbacks: q.Callbacks,
+			Priority:      q.Priority,
 			RatePerSecond: perSecond,
 			TenantID:      optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags,
 			RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),

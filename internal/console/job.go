@@ -249,6 +249,9 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 			do = append(do, act("pause", "Pause…"), act("cancel", "Cancel…"))
 		}
 	}
+	if controls {
+		do = append(do, prioritizing(found)...)
+	}
 	if waits := found.State == api.JobStateQueued || found.State == api.JobStatePaused; controls && waits && found.AttemptsTotal == 0 {
 		do = append(do, act("reschedule", "Reschedule…"))
 	}

@@ -95,6 +95,9 @@ func repeats(op *api.Operation) string {
 	if op.Callbacks == api.RerunCallbacksNone {
 		words += ", without callbacks"
 	}
+	if op.Priority != "" {
+		words += ", with the priority " + string(op.Priority)
+	}
 	return words
 }
 
@@ -106,7 +109,7 @@ func following(op *api.Operation) string {
 	}
 	s := selection{OperationFilter: op.Filter}
 	return link("do/retry", append(s.query(), "from", op.From, "from_step", op.FromStep, "payload_patch", string(op.PayloadPatch),
-		"protocol", op.Protocol, "callbacks", op.Callbacks, "rate", op.RatePerSecond, "after", op.OperationID)...)
+		"protocol", op.Protocol, "callbacks", op.Callbacks, "priority", op.Priority, "rate", op.RatePerSecond, "after", op.OperationID)...)
 }
 
 // utc writes a time as text.
