@@ -64,6 +64,7 @@ type bulkPicks struct {
 	m       *Mirror
 	c       *claim
 	at      time.Time
+	places  int       // of the claim
 	streams []*stream // those that may have a hint for the claim
 	passed  map[*stream][]*tenantQueue
 	share   *share
@@ -71,24 +72,24 @@ type bulkPicks struct {
 }
 
 // bulkPicks returns the picks from these streams. The lock is held.
-func (m *Mirror) bulkPicks(c *claim, streams []*stream, at time.Time) *bulkPicks {
-	return &bulkPicks{m: m, c: c, at: at, streams: slices.Clone(streams), passed: map[*stream][]*tenantQueue{}}
+func (m *Mirror) bulkPicks(c *claim, streams []*stream, at time.Time, places int) *bulkPicks {
+	return &bulkPicks{m: m, c: c, at: at, places: places, streams: slices.Clone(streams), passed: map[*stream][]*tenantQueue{}}
 }
 
 // shareFor returns the picks of bulk work next to those of normal work of that kind. The lock is held.
-func (m *Mirror) shareFor(c *claim, kind ledger.WorkKind, at time.Time) *bulkPicks {
+func (m *Mirror) shareFor(c *claim, kind ledger.WorkKind, at time.Time, places int) *bulkPicks {
 	of := m.shares[kind]
 	if of == nil {
 		return nil
 	}
-	b := m.bulkPicks(c, of.streams, at)
+	b := m.bulkPicks(c, of.streams, at, places)
 	b.share = of
 	b.look()
 	return b
 }
 
-// look finds out whether there is bulk work for the claim. What a pause held back counts once the
-// pause has ended.
+// look finds out whether there is bulk work for the claim. What a pause, a limit or a closure holds
+// back does not count.
 func (b *bulkPicks) look() {
 	b.ready = slices.ContainsFunc(b.streams, func(s *stream) bool {
 		return slices.ContainsFunc(s.rotation, func(t *tenantQueue) bool {
@@ -96,7 +97,7 @@ func (b *bulkPicks) look() {
 				return false
 			}
 			b.m.returnKept(t, b.c, b.at)
-			return len(t.hints) > 0
+			return len(t.hints) > 0 && b.c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant)
 		})
 	})
 }
@@ -128,7 +129,7 @@ func (b *bulkPicks) next() (ledger.Hint, bool) {
 		s := slices.MinFunc(b.streams, func(x, y *stream) int { return cmp.Compare(x.rotation[0].picked, y.rotation[0].picked) })
 		t := s.rotation[0]
 		s.rotation, t.inRotation = s.rotation[1:], false
-		hint, ok := b.m.pickOf(t, b.c, b.at)
+		hint, ok := b.m.pickOf(t, b.c, b.at, b.places)
 		if !ok {
 			b.passed[s] = append(b.passed[s], t)
 			continue
@@ -159,7 +160,7 @@ func (m *Mirror) pickBulk(c *claim, limit int, at time.Time) (picked []ledger.Hi
 			streams = append(streams, s)
 		}
 	}
-	b := m.bulkPicks(c, streams, at)
+	b := m.bulkPicks(c, streams, at, limit)
 	defer b.end()
 	for len(picked) < limit {
 		hint, ok := b.next()

@@ -44,7 +44,7 @@ func (m *Mirror) pickNormal(c *claim, limit int, at time.Time) []ledger.Hint {
 		if !c.wants(s.kind) || s.class != statemachine.ClassNormal {
 			continue
 		}
-		bulk := m.shareFor(c, s.kind, at)
+		bulk := m.shareFor(c, s.kind, at, limit)
 		// Tenants of which the claim takes none, and those whose hints are all in the
 		// store or kept back, keep their place in the rotation.
 		var passed []*tenantQueue
