@@ -43,6 +43,7 @@ func RunSlow(t *testing.T, seed uint64, pull bool, log func(string)) SlowResult 
 		w := newWorld(seed)
 		w.trace.log = log
 		s := &w.scenario
+		s.limits = false // A process that cannot read the limits in time hands out nothing.
 		s.pull, s.mixed, s.pauses, s.sharesOutages, s.cold, s.reconcile, s.retention = pull, false, false, false, false, true, 0
 		s.described, s.dated, s.parallel, s.faults, s.controls, s.limit, s.handoff = false, false, true, profile{}, 0, 0, 64
 		s.clients, s.commands, s.submits, s.tries, s.workers = 12, 1000, 1000, 1000, 8
