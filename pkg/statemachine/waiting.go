@@ -243,10 +243,10 @@ func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Su
 func (w *Waiting) limited(l *StartLimit) {
 	w.Reason, w.Until, w.BlockedBy = ReasonRateLimited, l.Until, Blocker{BlockerLimit, l.ID}
 	if l.Closed {
-		w.Detail = l.ID + " is closed" + prefixed(" by ", l.Actor) + " until " + stamp(l.Until) + prefixed(": ", l.Reason)
+		w.Detail = l.ID + " is closed" + prefixed(" by ", l.Actor) + ", and opens at " + stamp(l.Until) + prefixed(": ", l.Reason)
 		return
 	}
-	w.Detail = "limit " + l.ID + " has no start left before " + stamp(l.Until) + prefixed(": ", l.Reason)
+	w.Detail = "limit " + l.ID + " has no start left; the next comes at " + stamp(l.Until) + prefixed(": ", l.Reason)
 }
 
 // queued refines the wait of a directive that no worker has claimed.

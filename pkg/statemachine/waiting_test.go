@@ -33,6 +33,9 @@ func TestWaiting_EachReason(t *testing.T) {
 		ResumedAt: at(10 * minute), Ramp: minute,
 	}
 	circuit := &statemachine.OpenCircuit{Name: "topic-1", Reason: "topic is disabled", Since: at(3 * minute), Until: at(10*minute + 5*time.Second)}
+	limit := &statemachine.StartLimit{ID: "service:ocr", Reason: "vendor quota", Until: at(11 * minute)}
+	closed := &statemachine.StartLimit{ID: "service:ocr", Actor: "w-7", Reason: "quota", Closed: true, Until: at(11 * minute)}
+	limited := statemachine.Blocker{Type: statemachine.BlockerLimit, ID: "service:ocr"}
 	pause, held := statemachine.Blocker{Type: statemachine.BlockerPause, ID: "service:ocr"}, statemachine.Blocker{Type: statemachine.BlockerWork, ID: "w"}
 	running := func(s *story) {
 		s.does(s.claimed())
@@ -51,6 +54,34 @@ func TestWaiting_EachReason(t *testing.T) {
 			// A pause by scope holds back only directives.
 			around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
 			want:   statemachine.Waiting{Reason: "job_paused", Detail: "the job is paused, and goes on when it is resumed"},
+		},
+		"until a limit has a start left": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Limit: limit, Polled: at(-time.Hour)},
+			want: statemachine.Waiting{
+				Reason: "rate_limited", Until: at(11 * minute), BlockedBy: limited,
+				Detail: "limit service:ocr has no start left; the next comes at 2026-01-02T03:15:05.000Z: vendor quota",
+			},
+		},
+		"until a service opens": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Limit: closed},
+			want: statemachine.Waiting{
+				Reason: "rate_limited", Until: at(11 * minute), BlockedBy: limited,
+				Detail: "service:ocr is closed by w-7, and opens at 2026-01-02T03:15:05.000Z: quota",
+			},
+		},
+		"a closed service under a pause": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Limit: closed, Pause: expiring},
+			want: statemachine.Waiting{
+				Reason: "scope_paused", Since: at(4 * minute), Until: at(11 * minute),
+				Detail: "paused, resumes at 2026-01-02T03:15:05.000Z: OCR is down", BlockedBy: pause,
+			},
+		},
+		"until a service on Service Bus opens": {
+			bus: statemachine.BusServiceBus, held: true, around: statemachine.Surroundings{Limit: closed},
+			want: statemachine.Waiting{
+				Reason: "rate_limited", Until: at(11 * minute), BlockedBy: limited,
+				Detail: "service:ocr is closed by w-7, and opens at 2026-01-02T03:15:05.000Z: quota",
+			},
 		},
 		"until a pause expires": {
 			bus: statemachine.BusQueue, around: statemachine.Surroundings{Pause: expiring},
