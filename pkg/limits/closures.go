@@ -99,11 +99,8 @@ func (g *Gate) Close(fresh Closure, answered time.Time) {
 	g.ask()
 }
 
-// write stores a closure of this process.
-func (g *Gate) write(ctx context.Context, scope Scope, c *closure) {
-	g.mu.Lock()
-	fresh, answered := c.unwritten, c.answered
-	g.mu.Unlock()
+// write stores a closure of this process, which an operator may have replaced since.
+func (g *Gate) write(ctx context.Context, scope Scope, c *closure, fresh *Closure, answered time.Time) {
 	stored, err := g.cfg.Service.Close(ctx, *fresh, answered)
 	g.mu.Lock()
 	defer g.mu.Unlock()

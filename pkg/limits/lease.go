@@ -175,9 +175,9 @@ func (g *Gate) start(ctx context.Context, running *sync.WaitGroup) (next time.Du
 		}
 	}
 	for scope, c := range g.closures {
-		if c.unwritten != nil && !c.writing {
+		if fresh, answered := c.unwritten, c.answered; fresh != nil && !c.writing {
 			c.writing = true
-			running.Go(func() { g.write(ctx, scope, c) })
+			running.Go(func() { g.write(ctx, scope, c, fresh, answered) })
 		}
 	}
 	return next
