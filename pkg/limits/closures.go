@@ -41,10 +41,8 @@ func (c *closure) room(now time.Time) bool {
 }
 
 // adoptClosures makes the rows the view of closures, except those that this process has changed
-// since the reading began. The view before was that old.
-func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading, since time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// since the reading began. The lock is held.
+func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading) {
 	known := g.closures
 	g.closures = make(map[Scope]*closure, len(found.closures))
 	for scope, c := range known {
@@ -65,7 +63,7 @@ func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading, 
 	}
 	for scope, c := range g.closures {
 		if c.row.Until.After(began.Wall) { // Of tenants there may be too many for a metric.
-			g.cfg.Observe(Scope{Service: scope.Service}, Closed, (began.Mono - since).Seconds())
+			g.cfg.Observe(Scope{Service: scope.Service}, Closed, (began.Mono - g.read).Seconds())
 		}
 	}
 }

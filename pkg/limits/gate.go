@@ -138,13 +138,16 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("refresh the gate of the limits: %w", err)
 	}
-	since := g.adoptLimits(&found, writes, began)
-	g.adoptClosures(&found, changes, began, since)
+	if !g.adopt(&found, writes, changes, began) {
+		return nil
+	}
+	left := maxForgotten
 	for i := range found.closures {
 		one := &found.closures[i]
-		if !one.over(began.Wall) {
+		if left == 0 || !one.over(began.Wall) {
 			continue
 		}
+		left--
 		if err := g.cfg.Service.forget(ctx, one.Scope, found.etags[g.cfg.Service.key(kindClosed, one.Scope)]); err != nil {
 			return fmt.Errorf("refresh the gate of the limits: %w", err)
 		}
@@ -152,11 +155,25 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// adoptLimits makes the rows the view of limits, except those that this process has written
-// since the reading began. It returns how old the last view is.
-func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) (since time.Duration) {
+// maxForgotten bounds the closures that one refresh deletes: the view ages meanwhile.
+const maxForgotten = 10
+
+// adopt makes the rows the view, unless a refresh that began later has made it already.
+func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if began.Mono < g.read {
+		return false
+	}
+	g.adoptClosures(found, changes, began)
+	g.adoptLimits(found, writes, began)
+	g.read = began.Mono
+	return true
+}
+
+// adoptLimits makes the rows the view of limits, except those that this process has written
+// since the reading began. The lock is held.
+func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
 	known := g.limits
 	g.limits = make(map[Scope]*limit, len(found.limits))
 	for _, row := range found.limits {
@@ -169,7 +186,6 @@ func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) (si
 		}
 		g.limits[row.Scope] = l
 	}
-	since, g.read = g.read, began.Mono
 	for scope, l := range g.limits {
 		lapsed := 0
 		l.leases = slices.DeleteFunc(l.leases, func(one *lease) bool {
@@ -184,7 +200,6 @@ func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) (si
 			g.cfg.Observe(scope, Lapsed, float64(lapsed))
 		}
 	}
-	return since
 }
 
 // adopt takes over a row that was read.

@@ -1,6 +1,8 @@
 package limits
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +33,84 @@ func TestGate_OperatorBeforeTheWrite(t *testing.T) {
 		gate.write(t.Context(), ocr, c, fresh, answered)
 		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || by.Until.Sub(now) != time.Hour {
 			t.Errorf("blocked by %+v, want for an hour", by)
+		}
+	})
+}
+
+// TestGate_SlowRefresh: a refresh that began before another and ends after it changes nothing, and
+// tells no negative time.
+func TestGate_SlowRefresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := &slowScan{Store: memstore.New(memstore.Options{})}
+		s := New(slow, "queue", nil)
+		if _, err := s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Hour)}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		gate, err := NewGate(t.Context(), Config{Service: s, Observe: func(_ Scope, figure Figure, n float64) {
+			if n < 0 {
+				t.Errorf("%v of %v", n, figure)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow.after = 2 * time.Second
+		ended := make(chan error)
+		go func() { ended <- gate.Refresh(t.Context()) }()
+		time.Sleep(time.Second)
+		slow.after = 0
+		if _, err := s.Set(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if err := gate.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if gate.limits[ocr] == nil {
+			t.Error("the slow refresh has hidden the limit")
+		}
+	})
+}
+
+// slowScan answers scans late.
+type slowScan struct {
+	tablestore.Store
+
+	after time.Duration
+}
+
+func (s *slowScan) Scan(ctx context.Context, q tablestore.Query) (tablestore.Page, error) {
+	page, err := s.Store.Scan(ctx, q)
+	time.Sleep(s.after)
+	return page, err
+}
+
+// TestGate_ForgetsFewAtOnce: while a refresh deletes closures that are over, the view ages.
+func TestGate_ForgetsFewAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(memstore.New(memstore.Options{}), "queue", nil)
+		for i := range 3 * maxForgotten {
+			scope := Scope{Service: "ocr", TenantID: fmt.Sprint(i)}
+			if _, err := s.Close(t.Context(), Closure{Scope: scope, Until: tablestore.Now().Add(time.Minute)}, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		gate, err := NewGate(t.Context(), Config{Service: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for left := 2 * maxForgotten; left >= 0; left -= maxForgotten {
+			if found, err := s.scan(t.Context()); err != nil || len(found.closures) != left {
+				t.Errorf("%d closures are stored, %v; want %d", len(found.closures), err, left)
+			}
+			if err := gate.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }
