@@ -202,8 +202,11 @@ func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
 	}
 }
 
-// adopt takes over a row that was read.
+// adopt takes over a row that was read. Another configuration may have tokens at once.
 func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Duration) {
+	if row.Count != l.row.Count || row.Window != l.row.Window {
+		l.again = 0
+	}
 	l.row, l.etag = row, etag
 	l.clock.look(&row, etag, now, skew)
 }

@@ -114,3 +114,30 @@ func TestGate_ForgetsFewAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestGate_RaisedLimit: a limit that was used up gives tokens as soon as it is raised.
+func TestGate_RaisedLimit(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, 1, 1, time.Hour, 0, 1)
+	p := h.processes[0]
+	for _, of := range []struct {
+		count int
+		want  bool
+	}{{1, true}, {1, false}, {2, true}} {
+		if _, err := p.gate.cfg.Service.Set(t.Context(), Limit{Scope: ocr, Count: of.count, Window: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		p.refresh()
+		if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
+			t.Fatal("there is a token that was not leased")
+		}
+		p.lease()
+		token, _, ok := p.gate.Take("ocr", "OCR", "a", 1)
+		if ok != of.want {
+			t.Fatalf("a limit of %d gives a token: %v, want %v", of.count, ok, of.want)
+		}
+		if ok {
+			token.Spend()
+		}
+	}
+}
