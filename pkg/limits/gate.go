@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -223,8 +224,11 @@ func (t *Token) Limited() bool { return len(t.leases) > 0 }
 
 // Take takes a token of each limit of the directive, or none of them. ok is false if a closure
 // or a limit holds the directive back, and by is its scope, or the directive's own if the view is
-// too old. The limit that lacks tokens is asked to lease some for that many places of the claim.
-func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token, by Scope, ok bool) {
+// too old. The limit that lacks tokens is asked to lease some for that many places of the claim, but
+// for no more items than ready says are ready under it; nil means that there are enough.
+func (g *Gate) Take(
+	service, stepType, tenantID string, places int, ready func(Scope) int,
+) (token Token, by Scope, ok bool) {
 	if g == nil {
 		return Token{}, Scope{}, true
 	}
@@ -251,19 +255,15 @@ func (g *Gate) Take(service, stepType, tenantID string, places int) (token Token
 			ramps = append(ramps, c.ramp)
 		}
 	}
-	var leases []*lease
-	for _, scope := range scopes {
-		l := g.limits[scope]
-		if l == nil {
-			continue
+	leases, missed, by := g.firsts(scopes, now)
+	if missed != nil {
+		most := math.MaxInt
+		if ready != nil {
+			most = ready(by)
 		}
-		one := l.first(now)
-		if one == nil {
-			l.missed.add(places, now.Mono)
-			g.ask()
-			return Token{}, scope, false
-		}
-		leases = append(leases, one)
+		missed.missed.add(places, most, now.Mono)
+		g.ask()
+		return Token{}, by, false
 	}
 	for _, one := range leases {
 		one.left--
@@ -299,6 +299,26 @@ func (l *limit) first(now Reading) *lease {
 	return nil
 }
 
+// firsts returns a lease with a token of each of the limits, or the limit that lacks one: the
+// narrowest, so that a tenant at its own limit leases no tokens of the service, but before it one
+// that cannot lease any now, or tokens of the others would lapse meanwhile. The lock is held.
+func (g *Gate) firsts(scopes [4]Scope, now Reading) (leases []*lease, missed *limit, by Scope) {
+	for _, scope := range scopes {
+		l := g.limits[scope]
+		if l == nil {
+			continue
+		}
+		one := l.first(now)
+		switch {
+		case one != nil:
+			leases = append(leases, one)
+		case missed == nil, missed.again <= now.Mono && l.again > now.Mono:
+			missed, by = l, scope
+		}
+	}
+	return leases, missed, by
+}
+
 // Offers reports whether a directive could be started now, so that it is worth waking a claim
 // for it. If only a token is missing, it asks for one.
 func (g *Gate) Offers(service, stepType, tenantID string) bool {
@@ -320,14 +340,12 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 			return false
 		}
 	}
-	for _, scope := range scopes {
-		if l := g.limits[scope]; l != nil && l.first(now) == nil {
-			if l.missed.places(now.Mono) == 0 {
-				l.missed.add(1, now.Mono)
-			}
-			g.ask()
-			return false
+	if _, missed, _ := g.firsts(scopes, now); missed != nil {
+		if missed.missed.places(now.Mono) == 0 {
+			missed.missed.add(1, 1, now.Mono)
 		}
+		g.ask()
+		return false
 	}
 	return true
 }

@@ -128,11 +128,11 @@ func TestGate_RaisedLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.refresh()
-		if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
+		if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil); ok {
 			t.Fatal("there is a token that was not leased")
 		}
 		p.lease()
-		token, _, ok := p.gate.Take("ocr", "OCR", "a", 1)
+		token, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil)
 		if ok != of.want {
 			t.Fatalf("a limit of %d gives a token: %v, want %v", of.count, ok, of.want)
 		}

@@ -143,8 +143,8 @@ func TestGate_NeverAboveTheLimit(t *testing.T) {
 					case 1, 2:
 						p.lease()
 					case 3, 4, 5:
-						token, _, ok := p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20))
-						for ; ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20)) {
+						token, _, ok := p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20), nil)
+						for ; ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 1+h.rng.IntN(20), nil) {
 							held[p] = append(held[p], token)
 						}
 						p.lease()
@@ -227,7 +227,7 @@ func TestGate_LetsThroughWhatTheFormulaSays(t *testing.T) {
 						p.refresh()
 					}
 					for {
-						token, _, ok := p.gate.Take("ocr", "OCR", "a", 10)
+						token, _, ok := p.gate.Take("ocr", "OCR", "a", 10, nil)
 						if !ok {
 							break
 						}
@@ -258,9 +258,9 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t, 1, 10, time.Minute, 0, 1)
 			p := h.processes[0]
-			p.gate.Take("ocr", "OCR", "a", 2)
+			p.gate.Take("ocr", "OCR", "a", 2, nil)
 			p.lease()
-			token, _, ok := p.gate.Take("ocr", "OCR", "a", 2)
+			token, _, ok := p.gate.Take("ocr", "OCR", "a", 2, nil)
 			if !ok || !token.Usable() {
 				t.Fatalf("token %v of a fresh lease, usable %v", ok, token.Usable())
 			}
@@ -269,7 +269,7 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 			if token.Usable() {
 				t.Error("the token is usable after its life")
 			}
-			if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1); ok {
+			if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil); ok {
 				t.Error("a lapsed token was taken")
 			}
 		})
@@ -289,7 +289,7 @@ func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
 			if step%50 == 0 {
 				p.refresh()
 			}
-			for token, _, ok := p.gate.Take("ocr", "OCR", "a", 10); ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 10) {
+			for token, _, ok := p.gate.Take("ocr", "OCR", "a", 10, nil); ok; token, _, ok = p.gate.Take("ocr", "OCR", "a", 10, nil) {
 				p.start(&token)
 			}
 			p.lease()
@@ -309,12 +309,12 @@ func TestGate_BucketsFromTheFutureEnd(t *testing.T) {
 	h := newHouse(t, 1, count, window, 250*time.Millisecond, 2)
 	wrong, right := h.processes[0], h.processes[1]
 	wrong.off = time.Hour
-	wrong.gate.Take("ocr", "OCR", "a", count)
+	wrong.gate.Take("ocr", "OCR", "a", count, nil)
 	wrong.lease()
 	started := false
 	for end := h.now.Add(3 * window); h.now.Before(end); h.now = h.now.Add(100 * time.Millisecond) {
 		right.refresh()
-		if token, _, ok := right.gate.Take("ocr", "OCR", "a", 1); ok {
+		if token, _, ok := right.gate.Take("ocr", "OCR", "a", 1, nil); ok {
 			right.start(&token)
 			started = true
 		}

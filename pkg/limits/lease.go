@@ -49,9 +49,10 @@ type missed struct {
 	now, before int
 }
 
-func (m *missed) add(n int, at time.Duration) {
+// add counts n places of a claim, but no more in all than so many items are ready.
+func (m *missed) add(n, ready int, at time.Duration) {
 	m.roll(at)
-	m.now += n
+	m.now = max(m.now, min(m.now+n, ready))
 }
 
 func (m *missed) roll(at time.Duration) {
@@ -109,10 +110,14 @@ func (l *limit) spend(now time.Duration) {
 	}
 }
 
-// want is how many tokens this process wants: as many as it has spent while a token lives, and
-// one for each item that claims lack. The lock is held.
+// want is how many tokens this process wants: one for each item that claims lack, and as many as
+// it has spent while a token lives, for those to come. If the window is long, those that lapse would
+// be missed for long, so it wants none for items to come. The lock is held.
 func (l *limit) want(now time.Duration) int {
 	want := l.missed.places(now)
+	if l.row.Window > maxForesight {
+		return want
+	}
 	for _, s := range l.spent {
 		if now-s.at <= l.row.life() {
 			want += s.n
@@ -120,6 +125,9 @@ func (l *limit) want(now time.Duration) int {
 	}
 	return want
 }
+
+// maxForesight is the longest window for which tokens are leased for items to come.
+const maxForesight = time.Minute
 
 // ask lets [Gate.Run] look. It does not block.
 func (g *Gate) ask() {

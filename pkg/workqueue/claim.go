@@ -195,13 +195,14 @@ func (c *claim) fits(hint *ledger.Hint) bool {
 }
 
 // takeToken takes what the limits of the hint's item demand for its start. It reports false if a
-// limit holds the item back; the claim has so many places.
-func (c *claim) takeToken(hint *ledger.Hint, places int) bool {
+// limit holds the item back; the claim has so many places, and ready says how many items are ready
+// in a scope.
+func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(limits.Scope) int) bool {
 	service, stepType, tenant := hint.Kind.Service, hint.Kind.StepType, hint.TenantID
 	if slices.ContainsFunc(c.missed, func(s limits.Scope) bool { return s.Covers(service, stepType, tenant) }) {
 		return false
 	}
-	token, by, ok := c.q.limits.Take(service, stepType, tenant, places)
+	token, by, ok := c.q.limits.Take(service, stepType, tenant, places, ready)
 	if !ok {
 		c.missed = append(c.missed, by)
 	}
@@ -394,7 +395,7 @@ func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaima
 				c.settleToken(taken, false)
 			}
 			taken = hint
-			return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) || !c.takeToken(hint, 1)
+			return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) || !c.takeToken(hint, 1, nil)
 		}
 		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, asked, held)
 		if taken != nil {

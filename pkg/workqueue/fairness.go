@@ -1,11 +1,13 @@
 package workqueue
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -97,7 +99,7 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (led
 	for len(t.hints) > 0 {
 		e := t.hints[0]
 		held := c.q.held(e.hint.Target)
-		if !held && !c.takeToken(&e.hint, places) {
+		if !held && !c.takeToken(&e.hint, places, func(of limits.Scope) int { return m.ready(c, of) }) {
 			break
 		}
 		t.hints = t.hints[1:]
@@ -120,6 +122,26 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (led
 		m.kept++
 	}
 	return ledger.Hint{}, false
+}
+
+// ready returns how many hints of the scope there are for the claim, the most if there are more in
+// the store. The lock is held.
+func (m *Mirror) ready(c *claim, of limits.Scope) (ready int) {
+	for _, s := range m.order {
+		if !c.wants(s.kind) {
+			continue
+		}
+		for _, t := range s.tenants { // Those that were passed over are not in the rotation.
+			switch {
+			case !of.Covers(s.kind.Service, s.kind.StepType, t.tenant) || !c.admits(t.tenant):
+			case t.more:
+				return math.MaxInt
+			default:
+				ready += len(t.hints)
+			}
+		}
+	}
+	return ready
 }
 
 // returnKept makes hints ready again whose pause or set aside for a time that has ended,
@@ -169,13 +191,14 @@ func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var picked []ledger.Hint
+	one := func(limits.Scope) int { return 1 } // Each hint asks by itself.
 	for _, s := range slices.SortedStableFunc(slices.Values(m.order), byClass) {
 		for _, t := range s.rotation {
 			if !c.wants(s.kind) || !c.admits(t.tenant) {
 				continue
 			}
 			t.aside = slices.DeleteFunc(t.aside, func(e entry) bool {
-				if !e.failed || len(picked) == limit || c.q.held(e.hint.Target) || !c.takeToken(&e.hint, limit-len(picked)) {
+				if !e.failed || len(picked) == limit || c.q.held(e.hint.Target) || !c.takeToken(&e.hint, 1, one) {
 					return false
 				}
 				picked = append(picked, e.hint)

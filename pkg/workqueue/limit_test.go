@@ -143,6 +143,45 @@ func TestLimit_NarrowestFirst(t *testing.T) {
 	})
 }
 
+// A claim with more places than there are items leases no token for the others: it would count for
+// the whole window.
+func TestLimit_LeasesForReadyItems(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 20, ocr)
+		for range 20 {
+			l.accepts(1, "tenant_a")
+			if got := len(l.get(t, 50)); got != 1 {
+				t.Fatalf("a claim got %d items, want 1", got)
+			}
+			time.Sleep(5 * time.Second) // What is not used lapses.
+		}
+	})
+}
+
+// While the limit of a service is used up, no tokens of a tenant's limit lapse.
+func TestLimit_WiderUsedUp(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 100, ocrOfA)
+		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 1, Window: time.Minute})
+		musttest.NoError(t, err)
+		musttest.NoError(t, l.gate.Refresh(t.Context()))
+		l.accepts(5, "tenant_a")
+		for range 5 {
+			l.get(t, 5)
+			time.Sleep(5 * time.Second)
+		}
+		found, _, err := l.stored.List(t.Context())
+		musttest.NoError(t, err)
+		for _, one := range found {
+			if used, _ := one.Used(time.Now(), 0); one.Scope == ocrOfA && used > 10 {
+				t.Errorf("%d tokens of the tenant were leased for one start", used)
+			}
+		}
+	})
+}
+
 // A waiting claim is woken by the lease, and gets no new item ahead of older ones.
 func TestLimit_WaitingClaims(t *testing.T) {
 	t.Parallel()
@@ -264,13 +303,15 @@ func TestLimit_NothingIsHandedOver(t *testing.T) {
 		l := withLimits(t, tapAtomic().tapped, 100, ocr)
 		l.accepts(1, "tenant_a")
 		l.claims++
-		l.claim(t, "w1", "first", 9, false) // It leases nine tokens and spends one.
+		l.claim(t, "w1", "first", 9, false)
 		answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
 			Owner: "w1", RequestID: "waits", Max: 1, Wait: time.Second,
 		})
 		hint := ledger.Hint{
 			Target: statemachine.Target{TenantID: "tenant_a", Service: "ocr"}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
 		}
+		l.gate.Offers("ocr", "OCR", "tenant_a") // It asks for a token.
+		synctest.Wait()
 		if !l.gate.Offers("ocr", "OCR", "tenant_a") {
 			t.Fatal("no token is free")
 		}
