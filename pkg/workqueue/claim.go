@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -164,8 +165,9 @@ type claim struct {
 	// replica. The commit of a claim detects a repeat by itself.
 	repeated bool
 	// tokens are those of the hints that were picked, by their rows. A hint without a limit has
-	// none. The mirror's lock guards it while the claim picks.
-	tokens map[string]*limits.Token
+	// none. tokensMu guards it and them: if the request ends, the store may still be about to send.
+	tokensMu sync.Mutex
+	tokens   map[string]*limits.Token
 	// missed are the limits and closures that hold back what this pick looks at: others of
 	// their items need not ask.
 	missed []limits.Scope
@@ -207,6 +209,8 @@ func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(limits.Scope
 		c.missed = append(c.missed, by)
 	}
 	if token.Limited() {
+		c.tokensMu.Lock()
+		defer c.tokensMu.Unlock()
 		if c.tokens == nil {
 			c.tokens = map[string]*limits.Token{}
 		}
@@ -217,6 +221,8 @@ func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(limits.Scope
 
 // sendable reports whether the claim of the hint's item may be sent now.
 func (c *claim) sendable(hint *ledger.Hint) bool {
+	c.tokensMu.Lock()
+	defer c.tokensMu.Unlock()
 	if len(c.tokens) == 0 {
 		return true
 	}
@@ -227,6 +233,8 @@ func (c *claim) sendable(hint *ledger.Hint) bool {
 // settleToken spends the token of the hint if its start took effect or may take effect, or else
 // gives it back.
 func (c *claim) settleToken(hint *ledger.Hint, spent bool) {
+	c.tokensMu.Lock()
+	defer c.tokensMu.Unlock()
 	if len(c.tokens) == 0 {
 		return
 	}
@@ -320,12 +328,14 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		asked.Sendable = c.sendable
 	}
 	var outcomes []ledger.Claimed
+	sent := false
 	if err = c.reserve(ctx, len(hints)); err == nil {
 		outcomes, err = q.ledger.Claim(ctx, hints, asked)
+		sent = !errors.Is(err, ledger.ErrClaimKnown)
 	}
 	if err != nil {
 		for i := range hints {
-			c.settleToken(&hints[i], !errors.Is(err, ledger.ErrClaimKnown))
+			c.settleToken(&hints[i], sent)
 			q.mirror.putBack(&hints[i])
 		}
 		return nil, err

@@ -159,6 +159,29 @@ func TestLimit_LeasesForReadyItems(t *testing.T) {
 	})
 }
 
+// A claim that ends while it waits for memory has sent nothing, so its token is not spent.
+func TestLimit_NoMemory(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 1, ocr)
+		l.accepts(1, "tenant_a")
+		_, err := l.Claim(t.Context(), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "without memory", Max: 1, Reserve: func(_ context.Context, bytes int64) error {
+				if bytes > 0 {
+					return context.Canceled
+				}
+				return nil
+			},
+		})
+		if err == nil {
+			t.Fatal("the claim got memory")
+		}
+		if got := len(l.get(t, 1)); got != 1 {
+			t.Errorf("the next claim got %d items, want 1", got)
+		}
+	})
+}
+
 // While the limit of a service is used up, no tokens of a tenant's limit lapse.
 func TestLimit_WiderUsedUp(t *testing.T) {
 	t.Parallel()
