@@ -129,11 +129,18 @@ func (g *Gate) Apply(stored Closure) {
 	if !c.row.Until.Equal(stored.Until) {
 		c.ramp = nil
 	}
-	c.row, c.unwritten = stored, nil
+	if due := c.unwritten; due != nil && due.Until.After(stored.Until) && c.answered.After(stored.OpenedAt) {
+		stored = *due // A RESULT has closed it for longer, and is about to be written.
+	} else {
+		c.unwritten = nil
+	}
+	c.row = stored
 	c.changes++
-	wake := g.wake
+	wake, open := g.wake, !stored.Until.After(g.cfg.Clock().Wall)
 	g.mu.Unlock()
-	wake(stored.Scope, -1)
+	if open {
+		wake(stored.Scope, -1)
+	}
 }
 
 // Holds reports whether a closed scope of all step types holds the directive back from

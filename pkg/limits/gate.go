@@ -208,6 +208,9 @@ func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Du
 	if row.Count != l.row.Count || row.Window != l.row.Window {
 		l.again = 0
 	}
+	if row.Window < l.row.Window {
+		l.leases = nil // Their tokens live longer than those of the new window, which counts them for less long.
+	}
 	l.row, l.etag = row, etag
 	l.clock.look(&row, etag, now, skew)
 }

@@ -443,3 +443,43 @@ func TestScope_ID(t *testing.T) {
 		}
 	}
 }
+
+// TestGate_ShorterWindowDropsTokens: tokens that were leased for a longer window live longer
+// than the new one counts them for.
+func TestGate_ShorterWindowDropsTokens(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, 1, 100, time.Minute, 0, 1)
+	p := h.processes[0]
+	p.gate.Take("ocr", "OCR", "a", 50, nil)
+	p.lease()
+	if _, err := p.gate.cfg.Service.Set(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	p.refresh()
+	if _, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil); ok {
+		t.Error("a token of the longer window was taken")
+	}
+}
+
+// TestGate_OperatorDoesNotShortenAClosure: a RESULT closes a scope for longer than an operator
+// does at the same moment, before the closure of the RESULT is written.
+func TestGate_OperatorDoesNotShortenAClosure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(memstore.New(memstore.Options{}), "queue", nil)
+		gate, err := NewGate(t.Context(), Config{Service: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := tablestore.Now()
+		gate.Close(Closure{Scope: ocr, Until: now.Add(time.Minute)}, now)
+		stored, err := s.Close(t.Context(), Closure{Scope: ocr, Until: now.Add(time.Second)}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate.Apply(stored)
+		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || by.Until.Sub(now) != time.Minute {
+			t.Errorf("blocked by %+v, want for a minute", by)
+		}
+	})
+}
