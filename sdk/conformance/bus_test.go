@@ -44,8 +44,14 @@ const (
 func TestConformance_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	onServiceBus.present(t)
+	var services []fakeservicebus.Subscription
+	for _, service := range []string{"conformance", "throttled"} {
+		services = append(services, fakeservicebus.Subscription{
+			Name: service, Filter: map[string]string{"service": service}, LockDuration: time.Hour, MaxDeliveries: 1000,
+		})
+	}
 	namespace, err := fakeservicebus.Start(fakeservicebus.Config{Topics: []fakeservicebus.Topic{
-		{Name: "global-bus-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "conformance", LockDuration: time.Hour, MaxDeliveries: 1000}}},
+		{Name: "global-bus-p0", Subscriptions: services},
 		{Name: "global-bus-replies-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "lucius-invoker", MaxDeliveries: 1000}}},
 	}})
 	if err != nil {
@@ -64,7 +70,10 @@ func TestConformance_OnServiceBus(t *testing.T) {
 			tasks = append(tasks, s)
 		}
 	}
+	throttled := b.newWorker(t, 60, "CONFORMANCE_SERVICE=throttled")
 	b.tasks(t, tasks)
+	throttled.terminate()
+	throttled.exits(t)
 	b.crash(t)
 	b.outage(t)
 	b.drain(t)

@@ -3,6 +3,7 @@
 package conformance_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -69,7 +70,10 @@ func TestConformance(t *testing.T) {
 			sdk.present(t)
 			site := newSite(t)
 			b := &bench{site: site, worker: startWorker(t, sdk, site.proxy.url, 60)}
+			throttled := startWorker(t, sdk, site.proxy.url, 60, "CONFORMANCE_SERVICE=throttled")
 			b.tasks(t, scenarios)
+			throttled.terminate()
+			throttled.exits(t)
 			b.lostClaim(t)
 			b.rotate(t)
 			b.together(t)
@@ -126,7 +130,7 @@ func (b *bench) tasks(t *testing.T, scenarios []scenario) {
 		}
 		payload := what{"scenario": s.name}
 		maps.Copy(payload, s.payload)
-		jobs[i] = b.add(payload)
+		jobs[i] = b.addOf(cmp.Or(s.requestType, "sdk.conform"), payload)
 	}
 	var all sync.WaitGroup
 	for i, s := range scenarios { // All at once: parallel subtests would wait for processors.
@@ -161,14 +165,13 @@ func (b *bench) task(t *testing.T, s *scenario, job string) {
 // lostClaim breaks the connection of a claim that got a task: its repetition gets it.
 func (b *bench) lostClaim(t *testing.T) {
 	t.Helper()
-	before := len(b.proxy.seen(claims))
 	b.proxy.inject(&fault{verb: "claim", times: 1, dropAnswer: true})
 	j := b.wait(b.add(what{"do": "succeed"}))
 	if j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
 		t.Errorf("after a lost claim the job ended %s in attempt %d", j.State, j.Steps[0].AttemptNo)
 	}
 	sent := map[string]int{}
-	for _, c := range b.proxy.seen(claims)[max(before-1, 0):] {
+	for _, c := range b.proxy.seen(claims) { // The lost one may have waited for long.
 		if sent[c.body.RequestID]++; c.items > 0 && sent[c.body.RequestID] == 2 {
 			return
 		}

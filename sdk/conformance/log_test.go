@@ -75,7 +75,7 @@ func TestLog_OfAWrongWorker(t *testing.T) {
 			wrong.exits(t)
 			if diff := cmp.Diff([]string{
 				`INFO worker started owner services=konformance steps=CONFORM server=PROXY parallel=24`,
-				`WARN claim warning code=service_unknown warning=no protocol has service konformance (services: conformance)`,
+				`WARN claim warning code=service_unknown warning=no protocol has service konformance (services: conformance, throttled)`,
 			}, wrong.logged(t, site.proxy.url)); diff != "" {
 				t.Errorf("the log (-want +got):\n%s", diff)
 			}

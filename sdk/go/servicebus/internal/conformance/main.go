@@ -41,7 +41,7 @@ func work(ctx context.Context) error {
 	}
 	w.Handle(stepType, handler.New(os.Stdout))
 	return servicebus.Run(ctx, w, servicebus.Config{
-		Connection: os.Getenv("SERVICEBUS_CONNECTION"), Service: "conformance", Lanes: 1, Parallel: int(number["PARALLEL"]),
-		Lease: handler.Seconds(number["LEASE_SECONDS"]), Grace: handler.Seconds(number["GRACE_SECONDS"]),
+		Connection: os.Getenv("SERVICEBUS_CONNECTION"), Service: os.Getenv("CONFORMANCE_SERVICE"), Lanes: 1,
+		Parallel: int(number["PARALLEL"]), Lease: handler.Seconds(number["LEASE_SECONDS"]), Grace: handler.Seconds(number["GRACE_SECONDS"]),
 	})
 }
