@@ -114,10 +114,10 @@ func (w *world) idlePhase() {
 	if w.scenario.pauses {
 		passes += int(idleTime / time.Second) // the gate reads changes
 	}
-	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if w.scenario.limits {
 		passes += int(idleTime / time.Second) // the gate reads the limits
 	}
+	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if calls := w.trace.n - before; calls > bound && !w.broken() {
 		w.check.violate("L3", "%d calls in %s without work, at most %d are expected", calls, idleTime, bound)
 	}
