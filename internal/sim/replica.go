@@ -175,21 +175,9 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
-	limitRandom := &randomSource{rng: w.source(p.name + "/limits")}
-	made.limits = limits.New(store, l.Tables().Queue, limitRandom.float)
-	if w.scenario.limits {
-		if _, err := made.limits.Set(ctx, limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow}); err != nil {
-			return nil, err
-		}
-	}
-	if made.limitGate, err = limits.NewGate(ctx, limits.Config{
-		Service: made.limits, Skew: limitSkew, Random: limitRandom.float, Logger: w.log,
-	}); err != nil {
+	asked, err := made.openLimits(ctx, w, p, store)
+	if err != nil {
 		return nil, err
-	}
-	var asked *limits.Gate // nil unless there are limits, since only then its loops run
-	if w.scenario.limits {
-		asked, made.limited = made.limitGate, true
 	}
 	queueRandom := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
@@ -219,6 +207,23 @@ func (p *process) open(w *world) (*parts, error) {
 		made.loops = append(made.loops, loop{"tokens", made.limitGate.Run})
 	}
 	return made, nil
+}
+
+// openLimits opens the limits, and returns the gate that claims ask: nil unless there are limits,
+// since only then its loops run.
+func (m *parts) openLimits(ctx context.Context, w *world, p *process, store tablestore.Store) (asked *limits.Gate, err error) {
+	random := &randomSource{rng: w.source(p.name + "/limits")}
+	m.limits = limits.New(store, m.ledger.Tables().Queue, random.float)
+	if w.scenario.limits {
+		if _, err := m.limits.Set(ctx, limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow}); err != nil {
+			return nil, err
+		}
+	}
+	m.limitGate, err = limits.NewGate(ctx, limits.Config{Service: m.limits, Skew: limitSkew, Random: random.float, Logger: w.log})
+	if err == nil && w.scenario.limits {
+		asked, m.limited = m.limitGate, true
+	}
+	return asked, err
 }
 
 // countsInterval is longer than in the program, because each pass is several calls.

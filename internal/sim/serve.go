@@ -92,7 +92,8 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: search.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
-			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Limits: m.limits, LimitGate: m.limitGate, Protocols: holder, Marks: marks.New(store, table),
+			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Limits: m.limits, LimitGate: m.limitGate,
+			Protocols: holder, Marks: marks.New(store, table),
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: w.log,

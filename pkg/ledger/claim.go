@@ -293,6 +293,17 @@ func lapsed(err error) bool {
 	return errors.Is(err, tablestore.ErrLapsed) && !errors.Is(err, tablestore.ErrUnknown)
 }
 
+// sendable returns the candidates that may still be sent. The others are not claimed.
+func (c *Claim) sendable(open []*candidate) []*candidate {
+	return slices.DeleteFunc(open, func(one *candidate) bool {
+		refused := !c.Sendable(&one.outcome.Hint)
+		if refused {
+			*one.outcome = Claimed{Hint: one.outcome.Hint}
+		}
+		return refused
+	})
+}
+
 // claimTogether commits all candidates and the claim's row in one write. If a job
 // has changed since it was loaded, its claim is decided again; the plans of the
 // others still fit.
@@ -307,13 +318,7 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		}
 		applied, err := l.apply(c.guarded(ctx, open...), together(plans, memory), plans...)
 		if lapsed(err) {
-			open = slices.DeleteFunc(open, func(one *candidate) bool {
-				refused := !c.Sendable(&one.outcome.Hint)
-				if refused {
-					*one.outcome = Claimed{Hint: one.outcome.Hint}
-				}
-				return refused
-			})
+			open = c.sendable(open)
 			return errors.Join(tablestore.ErrConflict, err) // The others are tried again.
 		}
 		if err == nil {

@@ -431,7 +431,8 @@ func (g *Gate) Blocks(service, stepType, tenantID string) *statemachine.StartLim
 		if c := g.closures[scope]; c != nil && now.Before(c.row.Until) {
 			if found == nil || !found.Closed || c.row.Until.After(found.Until) {
 				found = &statemachine.StartLimit{
-					ID: scope.ID(), Actor: c.row.Actor, Reason: c.row.Reason, Closed: true, OfTenant: scope.TenantID != "", Until: c.row.Until,
+					ID: scope.ID(), Actor: c.row.Actor, Reason: c.row.Reason,
+					Closed: true, OfTenant: scope.TenantID != "", Until: c.row.Until,
 				}
 			}
 			continue

@@ -45,7 +45,8 @@ func (l *Limit) span(skew time.Duration) time.Duration { return l.Window + l.lif
 
 // bucket is the duration of a bucket.
 func (l *Limit) bucket(skew time.Duration) time.Duration {
-	return (l.span(skew) + buckets*time.Millisecond - 1) / buckets / time.Millisecond * time.Millisecond
+	const step = buckets * time.Millisecond // A bucket is of whole milliseconds, rounded up.
+	return (l.span(skew) + step - 1).Truncate(step) / buckets
 }
 
 // at returns the time of a lease by a process whose clock shows now, in whole milliseconds.

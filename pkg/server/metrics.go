@@ -72,7 +72,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 		limits.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
 		limits.Lapsed:    m.Counter("lucius_limit_lapsed_total", "Leased tokens that were not used in time, by limit.", "limit"),
 		limits.Conflicts: m.Counter("lucius_limit_lease_conflicts_total", "Leases that lost a race, by limit.", "limit"),
-		limits.Closed:    m.Counter("lucius_limit_closed_seconds_total", "Seconds for which a service, or a tenant of it, was closed.", "limit"),
+		limits.Closed: m.Counter("lucius_limit_closed_seconds_total",
+			"Seconds for which a service, or a tenant of it, was closed.", "limit"),
 	}
 	m.loopFailures = m.Counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
 	m.published = m.Histogram("lucius_publish_duration_seconds",

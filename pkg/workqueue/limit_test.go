@@ -17,10 +17,10 @@ import (
 )
 
 var (
-	ocr      = limits.Scope{Service: "ocr"}
-	ocrOfA   = limits.Scope{Service: "ocr", TenantID: "tenant_a"}
-	anHour   = time.Hour
-	noScopes []limits.Scope
+	ocr        = limits.Scope{Service: "ocr"}
+	ocrOfA     = limits.Scope{Service: "ocr", TenantID: "tenant_a"}
+	longWindow = time.Hour
+	noScopes   []limits.Scope
 )
 
 // limited is a process whose gate of limits runs.
@@ -37,7 +37,7 @@ func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...limit
 	t.Helper()
 	l := &limited{bundle: reopen(t, store), stored: limits.New(store, queueTable, nil)}
 	for _, scope := range scopes {
-		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: scope, Count: count, Window: anHour})
+		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: scope, Count: count, Window: longWindow})
 		musttest.NoError(t, err)
 	}
 	var err error
@@ -108,7 +108,7 @@ func TestLimit_ClaimsGetNoMore(t *testing.T) {
 		if got := len(l.get(t, 5)); got != 0 {
 			t.Errorf("a claim got %d items beyond the limit", got)
 		}
-		time.Sleep(anHour + 3*time.Minute)
+		time.Sleep(longWindow + 3*time.Minute)
 		if got := len(l.get(t, 5)) + len(l.get(t, 5)) + len(l.get(t, 5)); got != 2 {
 			t.Errorf("claims got %d items in the next window, want 2", got)
 		}
@@ -121,7 +121,7 @@ func TestLimit_NarrowestFirst(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, store *tapped) {
 		l := withLimits(t, store, 1, ocrOfA)
-		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 3, Window: anHour})
+		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 3, Window: longWindow})
 		musttest.NoError(t, err)
 		musttest.NoError(t, l.gate.Refresh(t.Context()))
 		l.accepts(5, "tenant_a")

@@ -233,7 +233,8 @@ func (m *Mirror) nextTail(c *claim, due *read, class statemachine.Class) bool {
 			continue
 		}
 		for _, t := range s.rotation {
-			if !t.more || len(t.hints) >= m.sizes.low || !c.admits(t.tenant) || !c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant) {
+			if !t.more || len(t.hints) >= m.sizes.low || !c.admits(t.tenant) ||
+				!c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant) {
 				continue
 			}
 			due.what, due.stream, due.tenant, due.from, due.limit = readTenant, s.streamKey, t.tenant, t.from, m.sizes.tail

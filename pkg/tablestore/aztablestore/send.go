@@ -46,7 +46,8 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
 	for tries := 1; ; tries++ {
 		failed = s.attempt(ctx, r, try)
-		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable || errors.Is(failed, tablestore.ErrLapsed) {
+		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable ||
+			errors.Is(failed, tablestore.ErrLapsed) {
 			return turnedAway, failed
 		}
 		if tablestore.Patience(ctx, 0) > 0 && errors.Is(failed, context.DeadlineExceeded) {
