@@ -165,8 +165,7 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.table {
 		cfg.Projector = projections.New(store, projections.Tables{}, random.float)
 	}
-	made.pauses = w.scenario.pauses
-	if made.pauses {
+	if made.pauses = w.scenario.pauses; made.pauses {
 		cfg.Held = func(target statemachine.Target) bool { return made.gate.HoldsNew(target) }
 	}
 	ctx := as(p.ctx, p.name+"/open", nil)
