@@ -1,5 +1,5 @@
 // A server with something on every page: jobs in each state, failures of several kinds,
-// pauses, an operation, and a webhook that was not delivered.
+// pauses, limits, closures, an operation, and a webhook that was not delivered.
 
 import { eventually } from "./server.js";
 
@@ -55,6 +55,12 @@ export async function seed(server) {
   for (let n = 0; n < 6; n++) jobs.waiting = await api.submit({ doc_id: `doc-${n}` });
 
   await api.call("POST", "/v1/admin/pauses", { service: "validate", reason: "the ledger of the tax office is down" });
+  // A limit alone, a closure alone, and both for one scope. None holds back what the seed has to do.
+  const limits = "/v1/admin/limits";
+  await api.call("PUT", `${limits}/service:extract`, { starts: { count: 600, window: "1m" }, reason: "the vendor's quota" });
+  await api.call("POST", `${limits}/service:index:close`, { for_seconds: 3600, reason: "the vendor answers 503" });
+  await api.call("PUT", `${limits}/service:fields,tenant:hooli`, { starts: { count: 50, window: "5s" }, reason: "a fair share" });
+  await api.call("POST", `${limits}/service:fields,tenant:hooli:close`, { for_seconds: 600, reason: "429 from the vendor" });
   // Words that are longer than a line.
   const tenant = "t".repeat(128);
   await api.call("POST", "/v1/admin/pauses", { tenant_id: tenant, reason: "r".repeat(300) });
