@@ -101,6 +101,8 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.metrics(w)
 	case "/v1/work:complete":
 		f.complete(w, r)
+	case "/v1/admin/limits/service:bench":
+		f.answer(w, http.StatusOK, api.StartLimit{ID: "service:bench"})
 	default:
 		f.answer(w, http.StatusOK, map[string]any{"state": f.state(strings.TrimPrefix(path, "/v1/jobs/"))})
 	}

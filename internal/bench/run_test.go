@@ -60,7 +60,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	if len(server.payloads) != 1 || server.payloads[64] == 0 {
 		t.Errorf("payloads by size: %v, all should have 64 bytes", server.payloads)
 	}
-	if server.starts != 7 || server.running != 0 {
+	if server.starts != 8 || server.running != 0 {
 		t.Errorf("%d servers were started, and %d were not stopped", server.starts, server.running)
 	}
 	if left, err := os.ReadDir(options.Dir); err != nil || len(left) > 0 {

@@ -9,10 +9,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// The limit of scenarios with one: so few starts that claims often wait for tokens.
+// The limit of scenarios with one: so few starts that claims often wait for tokens. A lease of
+// several tokens would wake several claims at once, and the Go scheduler would decide which of
+// them takes which item.
 const (
-	limitCount  = 2
-	limitWindow = 10 * time.Second
+	limitCount  = 1
+	limitWindow = 5 * time.Second
 )
 
 // limitScope is what is limited.

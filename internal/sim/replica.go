@@ -174,7 +174,7 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
-	asked, err := made.openLimits(ctx, w, p, store)
+	asked, err := made.openLimits(ctx, w, store)
 	if err != nil {
 		return nil, err
 	}
@@ -210,15 +210,15 @@ func (p *process) open(w *world) (*parts, error) {
 
 // openLimits opens the limits, and returns the gate that claims ask: nil unless there are limits,
 // since only then its loops run.
-func (m *parts) openLimits(ctx context.Context, w *world, p *process, store tablestore.Store) (asked *limits.Gate, err error) {
-	random := &randomSource{rng: w.source(p.name + "/limits")}
-	m.limits = limits.New(store, m.ledger.Tables().Queue, random.float)
+func (m *parts) openLimits(ctx context.Context, w *world, store tablestore.Store) (asked *limits.Gate, err error) {
+	steady := func() float64 { return 0.5 } // Several closures may be written at once, in any order.
+	m.limits = limits.New(store, m.ledger.Tables().Queue, steady)
 	if w.scenario.limits {
 		if _, err := m.limits.Set(ctx, limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow}); err != nil {
 			return nil, err
 		}
 	}
-	m.limitGate, err = limits.NewGate(ctx, limits.Config{Service: m.limits, Skew: limitSkew, Random: random.float, Logger: w.log})
+	m.limitGate, err = limits.NewGate(ctx, limits.Config{Service: m.limits, Skew: limitSkew, Random: steady, Logger: w.log})
 	if err == nil && w.scenario.limits {
 		asked, m.limited = m.limitGate, true
 	}
