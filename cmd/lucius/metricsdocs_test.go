@@ -44,9 +44,11 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	}, onBus(newNamespace(t))...)...)
 	shared := serveOn(t, t.TempDir(), "--storage-backend", config.BackendPostgres, "--postgres-url", onPostgres(t).URL.String())
 	local := serveOn(t, t.TempDir())
+	plain := &caller{url: local.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	plain.want(t, http.StatusOK, http.MethodPut, "/v1/admin/limits/service:extract",
+		`{"starts":{"count":100,"window":"1m"},"reason":"its metrics"}`)
 	local.submit(t)
 	local.claim(t, "c", false) // It waits.
-	plain := &caller{url: local.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	plain.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"w","request_id":"r","max":1,"unknown":1}`)
 	families := map[string]*dto.MetricFamily{}
 	for _, s := range []*caller{plain, {url: shared.url, http: plain.http}, {url: optional.url, http: ca.client()}} {

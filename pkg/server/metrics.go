@@ -118,7 +118,11 @@ func (m *meters) observeDates(pass background.SweeperPass) {
 	m.sweepFailures.Add(float64(pass.Failed))
 }
 
-// observeLimit counts a change of a limit's figures.
+// observeLimit counts a change of a limit's figures. The first one makes all of them exist, so
+// that their rates can be computed from the beginning.
 func (m *meters) observeLimit(scope limits.Scope, figure limits.Figure, n float64) {
+	for _, counter := range m.limits {
+		counter.WithLabelValues(scope.ID())
+	}
 	m.limits[figure].WithLabelValues(scope.ID()).Add(n)
 }
