@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,11 +56,11 @@ func TestGate_SlowRefresh(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slow.after = 2 * time.Second
+		slow.after.Store(int64(2 * time.Second))
 		ended := make(chan error)
 		go func() { ended <- gate.Refresh(t.Context()) }()
 		time.Sleep(time.Second)
-		slow.after = 0
+		slow.after.Store(0)
 		if _, err := s.Set(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
@@ -79,12 +80,12 @@ func TestGate_SlowRefresh(t *testing.T) {
 type slowScan struct {
 	tablestore.Store
 
-	after time.Duration
+	after atomic.Int64 // a duration
 }
 
 func (s *slowScan) Scan(ctx context.Context, q tablestore.Query) (tablestore.Page, error) {
 	page, err := s.Store.Scan(ctx, q)
-	time.Sleep(s.after)
+	time.Sleep(time.Duration(s.after.Load()))
 	return page, err
 }
 
