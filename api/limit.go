@@ -2,12 +2,12 @@ package api
 
 import (
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The windows of a limit.
@@ -48,28 +48,13 @@ func (c *CloseRequest) Check() []apierror.Violation {
 	return v
 }
 
-// NewLimitID returns the id of a limit; an empty step type or tenant means all.
-func NewLimitID(service, stepType, tenantID string) LimitID {
-	var parts []string
-	for _, part := range []Scope{
-		{Kind: "service", Value: service}, {Kind: "step_type", Value: stepType}, {Kind: "tenant", Value: tenantID},
-	} {
-		if part.Value != "" {
-			parts = append(parts, strings.ReplaceAll(part.ID(), ",", "~2C")) // A comma separates parts.
-		}
-	}
-	return strings.Join(parts, ",")
-}
+// LimitScope is what a limit or a closure is of.
+type LimitScope = statemachine.StartScope
 
 // LimitTenant returns the tenant that the id of a limit names, empty for all.
 func LimitTenant(id LimitID) string {
-	for part := range strings.SplitSeq(id, ",") {
-		if escaped, is := strings.CutPrefix(part, "tenant:"); is {
-			tenant, _ := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
-			return tenant
-		}
-	}
-	return ""
+	scope, _ := statemachine.ParseStartScope(id)
+	return scope.TenantID
 }
 
 // Span returns the length of the window; 0 if it is not a duration.

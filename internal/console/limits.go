@@ -97,7 +97,7 @@ func limitScopeOf(r *request) limitScope {
 		at.Tenant = tenants[0] // The scopes of all tenants are not the user's.
 	}
 	if at.Service != "" {
-		at.ID = api.NewLimitID(at.Service, at.StepType, at.Tenant)
+		at.ID = api.LimitScope{Service: at.Service, StepType: at.StepType, TenantID: at.Tenant}.ID()
 	}
 	return at
 }

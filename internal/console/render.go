@@ -54,7 +54,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"in":       func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },
-		"limitof":  func(service string) string { return api.NewLimitID(service, "", "") },
+		"limitof":  func(service string) string { return api.LimitScope{Service: service}.ID() },
 		"num":      diagnosis.Number, "counted": diagnosis.Counted, "pct": diagnosis.Percent,
 		"dur":   func(s float64) string { return diagnosis.Duration(diagnosis.Seconds(s)) },
 		"code":  func(text string) string { return diagnosis.Brief(text, diagnosis.BriefCode) },

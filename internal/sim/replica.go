@@ -246,9 +246,7 @@ func (m *parts) every(interval time.Duration, l background.Loop) {
 // closeScope closes what a throttled RESULT says, in scenarios with a limit.
 func (m *parts) closeScope(_ context.Context, c statemachine.Closure) {
 	if m.limited {
-		m.limitGate.Close(limits.Closure{
-			Scope: limits.Scope{Service: c.Service, TenantID: c.TenantID}, Until: c.Until, Actor: c.Actor, Reason: c.Reason,
-		}, c.ResultAt)
+		m.limitGate.Close(c)
 	}
 }
 

@@ -92,9 +92,6 @@ type Config struct {
 	// Lanes is the number of lanes, for the check of pauses. Optional. Defaults to no
 	// check.
 	Lanes int
-	// LimitSkew is by how much the clocks of two processes may differ, as the use of limits
-	// shows. Optional. Defaults to 0.
-	LimitSkew time.Duration
 	// MaxBodyBytes is the largest request body. Optional. Defaults to
 	// [DefaultMaxBodyBytes].
 	MaxBodyBytes int64

@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/limits"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -59,8 +60,10 @@ func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api
 			Scope: scope, Count: int(request.Starts.Count), Window: request.Starts.Span(),
 			Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
 		})
-		e.showStarts(&found, &set)
-		e.refreshLimits(ctx, err)
+		if err == nil {
+			e.showStarts(&found, &set)
+			e.refreshLimits(ctx)
+		}
 		return e.limitChanged(ctx, &found, "limit set", request.Reason, err)
 	})
 }
@@ -73,8 +76,10 @@ func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID 
 			return nil, err
 		}
 		err = e.Limits.Delete(ctx, scope)
-		found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
-		e.refreshLimits(ctx, err)
+		if err == nil {
+			found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
+			e.refreshLimits(ctx)
+		}
 		return e.limitChanged(ctx, &found, "limit deleted", "", err)
 	})
 }
@@ -130,11 +135,8 @@ func (e *endpoints) OpenLimit(w http.ResponseWriter, r *http.Request, limitID ap
 // errNoLimit is the answer for a missing or foreign limit.
 var errNoLimit = &apierror.Error{Code: apierror.NotFound, Detail: "There is no such limit."}
 
-// refreshLimits makes this process follow a change of a limit at once, unless that failed.
-func (e *endpoints) refreshLimits(ctx context.Context, err error) {
-	if err != nil {
-		return
-	}
+// refreshLimits makes this process follow a change of a limit at once.
+func (e *endpoints) refreshLimits(ctx context.Context) {
 	if err := e.LimitGate.Refresh(ctx); err != nil { // It is repeated within a second.
 		e.config.Log.WarnContext(ctx, "limits not read after a change", "error", err)
 	}
@@ -191,7 +193,7 @@ func (e *endpoints) startLimit(ctx context.Context, limitID string) (limits.Scop
 
 // limitScope returns the scope with that id. Its names must fit into the key of a row.
 func limitScope(id string) (limits.Scope, error) {
-	scope, err := limits.ParseScope(id)
+	scope, err := statemachine.ParseStartScope(id)
 	if err != nil {
 		return limits.Scope{}, err
 	}
@@ -211,7 +213,7 @@ func limitIn(scope limits.Scope, now time.Time) api.StartLimit {
 
 // showStarts shows a limit and its use.
 func (e *endpoints) showStarts(in *api.StartLimit, set *limits.Limit) {
-	used, _ := set.Used(time.Now(), e.config.LimitSkew)
+	used := e.LimitGate.Used(set)
 	in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), &used
 	in.Actor, in.Reason = set.Actor, set.Reason
 }

@@ -295,18 +295,3 @@ func TestLimits_ChangesAreInTheAuditTrail(t *testing.T) {
 		t.Errorf("the trail (-want +got):\n%s", diff)
 	}
 }
-
-// Clients say what a limit may be, which the use case bounds.
-func TestLimits_AreAsWideAsClientsAreTold(t *testing.T) {
-	t.Parallel()
-	if api.MaxStarts != limits.MaxCount || api.MinWindow != limits.MinWindow || api.MaxWindow != limits.MaxWindow {
-		t.Error("api and limits differ")
-	}
-	for _, scope := range []limits.Scope{
-		{Service: "ocr"}, {Service: "ocr", StepType: "OCR"}, {Service: "a,b:c~d", TenantID: "é/%"}, {Service: "s", StepType: "t", TenantID: "u"},
-	} {
-		if id := api.NewLimitID(scope.Service, scope.StepType, scope.TenantID); id != scope.ID() || api.LimitTenant(id) != scope.TenantID {
-			t.Errorf("%+v is %q for clients, of tenant %q", scope, id, api.LimitTenant(id))
-		}
-	}
-}

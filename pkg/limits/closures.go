@@ -2,9 +2,11 @@ package limits
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // closure is a closure as this process sees it.
@@ -22,22 +24,38 @@ type closure struct {
 // maxRamp is how long a scope opens gradually at most.
 const maxRamp = 15 * time.Second
 
-// opening returns the time until which the scope opens gradually.
-func (c *Closure) opening() time.Time {
+// opened returns the time from which on the closure holds nothing back.
+func (c *Closure) opened() time.Time {
 	return c.Until.Add(min(c.Until.Sub(c.ClosedAt), maxRamp))
 }
 
-// room reports whether the closure lets a start through at that time. The lock is held.
-func (c *closure) room(now time.Time) bool {
-	switch {
-	case now.Before(c.row.Until):
-		return false
-	case !now.Before(c.row.opening()):
-		return true
-	case c.ramp == nil:
-		c.ramp = breaker.NewRamp(1, c.row.Until)
+// ramps returns those of the scopes that open gradually. open is false if one of the scopes is
+// closed, or lets nothing through yet, and by is that one. The lock is held.
+func (g *Gate) ramps(scopes []Scope, now time.Time) (ramps []*breaker.Ramp, by Scope, open bool) {
+	for _, scope := range scopes {
+		c := g.closures[scope]
+		switch {
+		case c == nil || !now.Before(c.row.opened()):
+			continue
+		case now.Before(c.row.Until):
+			return nil, scope, false
+		case c.ramp == nil:
+			c.ramp = breaker.NewRamp(1, c.row.Until)
+		}
+		if c.ramp.Room(now) == 0 {
+			return nil, scope, false
+		}
+		ramps = append(ramps, c.ramp)
 	}
-	return c.ramp.Room(now) > 0
+	return ramps, Scope{}, true
+}
+
+// closed reports whether one of the scopes is closed, or opens gradually. The lock is held.
+func (g *Gate) closed(scopes []Scope, now time.Time) bool {
+	return slices.ContainsFunc(scopes, func(scope Scope) bool {
+		c := g.closures[scope]
+		return c != nil && now.Before(c.row.opened())
+	})
 }
 
 // adoptClosures makes the rows the view of closures, except those that this process has changed
@@ -68,33 +86,32 @@ func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading) 
 	}
 }
 
-// Close closes the scope in this process at once, and lets [Gate.Run] write the row. answered is
-// when the RESULT came that closes it. A scope stays closed for at most [Config.MaxClose] from
-// then on.
-func (g *Gate) Close(fresh Closure, answered time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if latest := answered.Add(g.cfg.MaxClose); fresh.Until.After(latest) {
+// Close closes what a throttled RESULT says, in this process at once, for at most [Config.MaxClose],
+// and lets [Gate.Run] write the row. It reports false if the scope is closed for as long already.
+func (g *Gate) Close(of statemachine.Closure) bool {
+	fresh := Closure{Scope: Scope{Service: of.Service, TenantID: of.TenantID}, Until: of.Until, Actor: of.Actor, Reason: of.Reason}
+	if latest := of.ResultAt.Add(g.cfg.MaxClose); fresh.Until.After(latest) {
 		fresh.Until = latest
 	}
-	c := g.closures[fresh.Scope]
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var known *Closure
+	c := g.closures[fresh.Scope]
 	if c != nil {
 		known = &c.row
 	}
-	next := known.close(&fresh, answered)
+	next := known.close(&fresh, of.ResultAt)
 	if next == known {
-		return // Other RESULTs have closed it for as long.
+		return false
 	}
-	made := &closure{row: *next, unwritten: next, answered: answered}
-	if c != nil {
-		made.changes, made.writing = c.changes, c.writing
-		*c = *made
-		made = c
+	if c == nil {
+		c = &closure{}
+		g.closures[fresh.Scope] = c
 	}
-	made.changes++
-	g.closures[fresh.Scope] = made
+	c.row, c.ramp, c.unwritten, c.answered = *next, nil, next, of.ResultAt
+	c.changes++
 	g.ask()
+	return true
 }
 
 // write stores a closure of this process, which an operator may have replaced since.
@@ -113,7 +130,7 @@ func (g *Gate) write(ctx context.Context, scope Scope, c *closure, fresh *Closur
 		return
 	case err == nil:
 		c.row = stored
-	}
+	} // A closure that could not be written before its end needs no row.
 	c.unwritten = nil
 	c.changes++
 }
@@ -143,39 +160,32 @@ func (g *Gate) Apply(stored Closure) {
 	}
 }
 
-// Holds reports whether a closed scope of all step types holds the directive back from
-// publication. On Service Bus nothing else does.
+// onBus returns the scopes that hold back what is published to Service Bus: those of all step types.
+func onBus(service, tenantID string) []Scope {
+	return []Scope{{Service: service}, {Service: service, TenantID: tenantID}}
+}
+
+// Holds reports whether a closed scope holds a directive for Service Bus back from publication, or
+// the view is too old to tell.
 func (g *Gate) Holds(service, tenantID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock().Wall
-	for _, scope := range []Scope{{Service: service}, {Service: service, TenantID: tenantID}} {
-		if c := g.closures[scope]; c != nil && now.Before(c.row.opening()) {
-			return true
-		}
-	}
-	return false
+	now := g.cfg.Clock()
+	return g.stale(now) || g.closed(onBus(service, tenantID), now.Wall)
 }
 
-// Admit reports whether the directive may be published, and counts it towards the gradual
-// opening of its scopes.
+// Admit reports whether the directive may be published to Service Bus, and counts it towards the
+// gradual opening of its scopes.
 func (g *Gate) Admit(service, tenantID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock().Wall
-	var ramps []*breaker.Ramp
-	for _, scope := range []Scope{{Service: service}, {Service: service, TenantID: tenantID}} {
-		c := g.closures[scope]
-		if c == nil || !now.Before(c.row.opening()) {
-			continue
-		}
-		if !c.room(now) {
-			return false
-		}
-		ramps = append(ramps, c.ramp)
+	now := g.cfg.Clock()
+	if g.stale(now) {
+		return false
 	}
+	ramps, _, open := g.ramps(onBus(service, tenantID), now.Wall)
 	for _, ramp := range ramps {
 		ramp.Take(1)
 	}
-	return true
+	return open
 }

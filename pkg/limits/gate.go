@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -142,13 +141,8 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	if !g.adopt(&found, writes, changes, began) {
 		return nil
 	}
-	left := maxForgotten
-	for i := range found.closures {
-		one := &found.closures[i]
-		if left == 0 || !one.over(began.Wall) {
-			continue
-		}
-		left--
+	over := slices.DeleteFunc(found.closures, func(c Closure) bool { return !c.over(began.Wall) })
+	for _, one := range over[:min(len(over), maxForgotten)] {
 		if err := g.cfg.Service.forget(ctx, one.Scope, found.etags[g.cfg.Service.key(kindClosed, one.Scope)]); err != nil {
 			return fmt.Errorf("refresh the gate of the limits: %w", err)
 		}
@@ -209,10 +203,19 @@ func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Du
 		l.again = 0
 	}
 	if row.Window < l.row.Window {
-		l.leases = nil // Their tokens live longer than those of the new window, which counts them for less long.
+		l.leases = nil // They live for longer than the new window takes them into account.
 	}
 	l.row, l.etag = row, etag
 	l.clock.look(&row, etag, now, skew)
+}
+
+// stale reports whether the view is too old to go by. The lock is held.
+func (g *Gate) stale(now Reading) bool { return now.Mono-g.read > maxAge }
+
+// Used returns how many tokens of a limit count now, those included that are leased and not spent.
+func (g *Gate) Used(l *Limit) int {
+	used, _ := l.Used(g.cfg.Clock().Wall, g.cfg.Skew)
+	return used
 }
 
 // Token is the right to start one directive. The zero token is that of a directive without
@@ -238,25 +241,16 @@ func (g *Gate) Take(
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
+	scopes := covering(service, stepType, tenantID)
 	switch {
-	case now.Mono-g.read > maxAge:
-		return Token{}, Scope{service, stepType, tenantID}, false
+	case g.stale(now):
+		return Token{}, scopes[0], false
 	case len(g.limits)+len(g.closures) == 0:
 		return Token{}, Scope{}, true
 	}
-	var ramps []*breaker.Ramp
-	scopes := covering(service, stepType, tenantID)
-	for _, scope := range scopes {
-		c := g.closures[scope]
-		if c == nil {
-			continue
-		}
-		if !c.room(now.Wall) {
-			return Token{}, scope, false
-		}
-		if now.Wall.Before(c.row.opening()) {
-			ramps = append(ramps, c.ramp)
-		}
+	ramps, by, open := g.ramps(scopes[:], now.Wall)
+	if !open {
+		return Token{}, by, false
 	}
 	leases, missed, by := g.firsts(scopes, now)
 	if missed != nil {
@@ -331,17 +325,15 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
-	if now.Mono-g.read > maxAge {
+	switch {
+	case g.stale(now):
 		return false
-	}
-	if len(g.limits)+len(g.closures) == 0 {
+	case len(g.limits)+len(g.closures) == 0:
 		return true
 	}
 	scopes := covering(service, stepType, tenantID)
-	for _, scope := range scopes {
-		if c := g.closures[scope]; c != nil && !c.room(now.Wall) {
-			return false
-		}
+	if _, _, open := g.ramps(scopes[:], now.Wall); !open {
+		return false
 	}
 	if _, missed, _ := g.firsts(scopes, now); missed != nil {
 		if missed.missed.places(now.Mono) == 0 {
@@ -361,19 +353,9 @@ func (g *Gate) Covers(service, stepType, tenantID string) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock()
-	if now.Mono-g.read > maxAge {
-		return true
-	}
-	for _, scope := range covering(service, stepType, tenantID) {
-		if g.limits[scope] != nil {
-			return true
-		}
-		if c := g.closures[scope]; c != nil && now.Wall.Before(c.row.opening()) {
-			return true
-		}
-	}
-	return false
+	now, scopes := g.cfg.Clock(), covering(service, stepType, tenantID)
+	limited := func(scope Scope) bool { return g.limits[scope] != nil }
+	return g.stale(now) || g.closed(scopes[:], now.Wall) || slices.ContainsFunc(scopes[:], limited)
 }
 
 // Usable reports whether the directive may be started with the token at this moment. It is to be

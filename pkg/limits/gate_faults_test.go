@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -17,13 +18,9 @@ import (
 func TestGate_OperatorBeforeTheWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New(memstore.New(memstore.Options{}), "queue", nil)
-		gate, err := NewGate(t.Context(), Config{Service: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, gate := open(t, memstore.New(memstore.Options{}))
 		now := tablestore.Now()
-		gate.Close(Closure{Scope: ocr, Until: now.Add(time.Minute)}, now)
+		gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(time.Minute), ResultAt: now})
 		c := gate.closures[ocr]
 		fresh, answered := c.unwritten, c.answered
 		stored, err := s.Close(t.Context(), Closure{Scope: ocr, Until: now.Add(time.Hour)}, time.Time{})
@@ -141,4 +138,72 @@ func TestGate_RaisedLimit(t *testing.T) {
 			token.Spend()
 		}
 	}
+}
+
+// open returns the rows of a store, and a gate on them.
+func open(t *testing.T, store tablestore.Store) (*Service, *Gate) {
+	t.Helper()
+	s := New(store, "queue", nil)
+	gate, err := NewGate(t.Context(), Config{Service: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, gate
+}
+
+// TestGate_StoreThatRefusesWrites: leases and closures are written as soon as the store takes writes
+// again, and until then the closure holds in its own process and no token can be used.
+func TestGate_StoreThatRefusesWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &wire{Store: memstore.New(memstore.Options{})}
+		s, gate := open(t, store)
+		if _, err := s.Set(t.Context(), Limit{Scope: Scope{Service: "embed"}, Count: 5, Window: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if err := gate.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var refuses atomic.Bool
+		refuses.Store(true)
+		store.fault = func(send func() error) error {
+			if refuses.Load() {
+				return tablestore.ErrUnavailable
+			}
+			return send()
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- gate.Run(ctx) }()
+
+		now := tablestore.Now()
+		gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(time.Minute), ResultAt: now})
+		take := func() bool {
+			_, _, ok := gate.Take("embed", "EMBED", "a", 1, nil)
+			time.Sleep(2 * time.Second) // The view must not become too old.
+			if err := gate.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return ok
+		}
+		for range 2 {
+			if take() {
+				t.Error("a token was taken that is not known leased")
+			}
+		}
+		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || !by.Closed {
+			t.Error("the service is open in the process that closed it")
+		}
+		refuses.Store(false)
+		if take(); !take() {
+			t.Error("no token was leased after the store came back")
+		}
+		if _, other := open(t, store); other.Blocks("ocr", "OCR", "a") == nil {
+			t.Error("another process sees no closure after the store came back")
+		}
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -380,11 +381,7 @@ func TestService_Closures(t *testing.T) {
 func TestGate_ForgetsOldClosures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New(memstore.New(memstore.Options{}), "queue", nil)
-		gate, err := NewGate(t.Context(), Config{Service: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, gate := open(t, memstore.New(memstore.Options{}))
 		if _, err := s.Close(t.Context(), Closure{Scope: ocr, Until: tablestore.Now().Add(time.Minute)}, tablestore.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -407,41 +404,13 @@ func TestGate_ForgetsOldClosures(t *testing.T) {
 func TestGate_ClosesForAnHourAtMost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New(memstore.New(memstore.Options{}), "queue", nil)
-		gate, err := NewGate(t.Context(), Config{Service: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, gate := open(t, memstore.New(memstore.Options{}))
 		now := tablestore.Now()
-		gate.Close(Closure{Scope: ocr, Until: now.Add(24 * time.Hour)}, now)
+		gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(24 * time.Hour), ResultAt: now})
 		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || !by.Closed || by.Until.Sub(now) != time.Hour {
 			t.Errorf("blocked by %+v, want for an hour", by)
 		}
 	})
-}
-
-// TestScope_ID: an id names its scope, whatever the values.
-func TestScope_ID(t *testing.T) {
-	t.Parallel()
-	for id, scope := range map[string]Scope{
-		"service:ocr":                         {Service: "ocr"},
-		"service:ocr,step_type:OCR":           {Service: "ocr", StepType: "OCR"},
-		"service:ocr,tenant:a":                {Service: "ocr", TenantID: "a"},
-		"service:ocr,step_type:OCR,tenant:a":  {Service: "ocr", StepType: "OCR", TenantID: "a"},
-		"service:a~2Cb~2Fc,tenant:~7E~25~20x": {Service: "a,b/c", TenantID: "~% x"},
-	} {
-		if got := scope.ID(); got != id {
-			t.Errorf("the id of %+v is %q, want %q", scope, got, id)
-		}
-		if got, err := ParseScope(id); err != nil || got != scope {
-			t.Errorf("ParseScope(%q) = %+v, %v", id, got, err)
-		}
-	}
-	for _, id := range []string{"", "ocr", "service:", "tenant:a", "step_type:OCR,service:ocr", "service:ocr,service:b", "service:ocr,lane:1", "service:~zz"} {
-		if got, err := ParseScope(id); err == nil {
-			t.Errorf("ParseScope(%q) = %+v, want an error", id, got)
-		}
-	}
 }
 
 // TestGate_ShorterWindowDropsTokens: tokens that were leased for a longer window live longer
@@ -466,13 +435,9 @@ func TestGate_ShorterWindowDropsTokens(t *testing.T) {
 func TestGate_OperatorDoesNotShortenAClosure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New(memstore.New(memstore.Options{}), "queue", nil)
-		gate, err := NewGate(t.Context(), Config{Service: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, gate := open(t, memstore.New(memstore.Options{}))
 		now := tablestore.Now()
-		gate.Close(Closure{Scope: ocr, Until: now.Add(time.Minute)}, now)
+		gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(time.Minute), ResultAt: now})
 		stored, err := s.Close(t.Context(), Closure{Scope: ocr, Until: now.Add(time.Second)}, time.Time{})
 		if err != nil {
 			t.Fatal(err)

@@ -8,16 +8,22 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The windows that a limit may have.
-const (
-	MinWindow = time.Second
-	MaxWindow = 24 * time.Hour
-	// MaxCount bounds the starts in a window.
-	MaxCount = 1_000_000_000
-)
+// Scope names the directives that share a limit or a closure.
+type Scope = statemachine.StartScope
+
+// covering returns the scopes of a directive, the narrowest first.
+func covering(service, stepType, tenantID string) [4]Scope {
+	return [4]Scope{
+		{Service: service, StepType: stepType, TenantID: tenantID},
+		{Service: service, TenantID: tenantID},
+		{Service: service, StepType: stepType},
+		{Service: service},
+	}
+}
 
 // Limit is how many starts a scope may have in any window of time.
 type Limit struct {

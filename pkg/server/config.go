@@ -43,7 +43,7 @@ type Config struct {
 	// Protocols define the steps of each request type. Required.
 	Protocols *commands.ProtocolHolder
 	// HTTP configures the API. Its Auth is required. Open sets the use cases except Backup,
-	// and Ready, Registry, Log, Lanes, LimitSkew and ProbesOnly.
+	// and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config
 	// Ledger configures how and for how long jobs are stored. Open sets Store, Bus, Hold,
 	// Handoff, Held, Ready, Taker, Observe, Unsure, Later, Looked, Ended and Sample, and Shared if the

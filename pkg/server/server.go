@@ -160,18 +160,12 @@ func (s *Server) openLimits(ctx context.Context) (err error) {
 		Service:  limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil),
 		MaxClose: s.cfg.MaxClose, ClockWrong: s.clock.isWrong, Observe: s.meters.observeLimit, Logger: s.log,
 	}
-	settings.Skew = s.limitSkew()
+	if !s.uses.Ledger.Exclusive() {
+		settings.Skew = cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
+	}
 	s.uses.Limits = settings.Service
 	s.uses.LimitGate, err = limits.NewGate(ctx, settings)
 	return err
-}
-
-// limitSkew is by how much the clocks of two processes on the store may differ.
-func (s *Server) limitSkew() time.Duration {
-	if s.uses.Ledger.Exclusive() {
-		return 0
-	}
-	return cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
 }
 
 // startLimit returns what holds back starts of such work, or nil.
@@ -179,11 +173,11 @@ func (s *Server) startLimit(kind ledger.WorkKind, tenantID string) *statemachine
 	return s.uses.LimitGate.Blocks(kind.Service, kind.StepType, tenantID)
 }
 
-// closeScope closes what a throttled RESULT says.
+// closeScope closes what a throttled RESULT says, and logs it unless it is closed for as long.
 func (s *Server) closeScope(ctx context.Context, c statemachine.Closure) {
-	scope := limits.Scope{Service: c.Service, TenantID: c.TenantID}
-	s.log.WarnContext(ctx, "a service has throttled an attempt", "limit_id", scope.ID(), "until", c.Until, "caller", c.Actor)
-	s.uses.LimitGate.Close(limits.Closure{Scope: scope, Until: c.Until, Actor: c.Actor, Reason: c.Reason}, c.ResultAt)
+	if s.uses.LimitGate.Close(c) {
+		s.log.WarnContext(ctx, "a service throttles", "service", c.Service, "tenant_id", c.TenantID, "until", c.Until, "caller", c.Actor)
+	}
 }
 
 // holdsNew reports whether a new directive has to wait to be published.
@@ -398,7 +392,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	s.uses.Jobs = search.New(s.uses.Ledger, &s.ended, around)
 	settings := s.cfg.HTTP
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
-	settings.Lanes, settings.LimitSkew, settings.ProbesOnly = s.cfg.Routing.Lanes, s.limitSkew(), !s.cfg.has(RoleAPI)
+	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
 	settings.Ready = (&readiness{
 		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
 		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers, submitted: s.submitted,

@@ -125,6 +125,11 @@ func (s Scope) ID() string {
 	return s.Kind + ":" + strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(s.Value), "~", "%7E"), "%", "~")
 }
 
+// unescape returns the value of a part of an id.
+func unescape(text string) (string, error) {
+	return url.PathUnescape(strings.ReplaceAll(text, "~", "%"))
+}
+
 // String says in words what the scope covers.
 func (s Scope) String() string {
 	if s == (Scope{}) {
@@ -139,7 +144,7 @@ func ParseScope(id string) (Scope, error) {
 		return Scope{}, nil
 	}
 	kind, escaped, _ := strings.Cut(id, ":")
-	value, err := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
+	value, err := unescape(escaped)
 	if err != nil {
 		return Scope{}, fmt.Errorf("%q is not the id of a pause", id)
 	}

@@ -398,7 +398,7 @@ func TestLimit_Closure(t *testing.T) {
 		l := withLimits(t, store, 100, noScopes...)
 		l.accepts(10, "tenant_a")
 		now := tablestore.Now()
-		l.gate.Close(limits.Closure{Scope: ocr, Until: now.Add(30 * time.Second), Actor: "w1"}, now)
+		l.gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(30 * time.Second), ResultAt: now, Actor: "w1"})
 		if got := len(l.get(t, 5)); got != 0 {
 			t.Fatalf("a claim got %d items of a closed service", got)
 		}
