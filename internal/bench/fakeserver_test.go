@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -212,7 +213,8 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.claims++
 	f.once(request.RequestID)
-	for len(f.queues[service]) == 0 {
+	jobs := f.take(service, request.Owner, int(request.Max))
+	for ; len(jobs) == 0; jobs = f.take(service, request.Owner, int(request.Max)) {
 		arrived := f.arrived
 		f.mu.Unlock()
 		select {
@@ -228,9 +230,8 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	}
 	defer f.mu.Unlock()
 	defer func() { f.claims-- }()
-	n := min(int(request.Max), len(f.queues[service]))
-	items := make([]map[string]any, n)
-	for i, job := range f.queues[service][:n] {
+	items := make([]map[string]any, len(jobs))
+	for i, job := range jobs {
 		if request.Start {
 			job.acked = true
 		}
@@ -239,8 +240,20 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 			"tenant_id": "tenant", "attempt_no": job.step, "lease_id": fmt.Sprint("lease-", job.rev),
 		}}
 	}
-	f.queues[service] = f.queues[service][n:]
 	f.answer(w, http.StatusOK, map[string]any{"items": items})
+}
+
+// take removes at most most jobs of the run with that name from a queue. It has no leases, so a
+// claim of an ended run, which nobody reads, must get no job of the next one. The caller holds mu.
+func (f *fakeServer) take(service, run string, most int) (taken []*fakeJob) {
+	f.queues[service] = slices.DeleteFunc(f.queues[service], func(job *fakeJob) bool {
+		if len(taken) == most || !strings.HasPrefix(job.correlationID, run+"-") {
+			return false
+		}
+		taken = append(taken, job)
+		return true
+	})
+	return taken
 }
 
 func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/bench"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // short returns options for a run that ends soon.
@@ -23,7 +24,7 @@ func short(t *testing.T, server *fakeServer) bench.Options {
 	t.Helper()
 	return bench.Options{
 		Start: server.start, DiskBytes: func(context.Context, string) (int64, error) { return 1 << 20, nil }, Dir: t.TempDir(), Loads: []string{bench.One}, Submitters: 4, Pullers: 2, PayloadBytes: 64,
-		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond,
+		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond, Drain: waittest.Bound(t),
 	}
 }
 
@@ -211,7 +212,7 @@ func TestAnInvalidRunFails(t *testing.T) {
 			options := short(t, serve(t, test.spoil))
 			options.Loads = []string{test.load}
 			if errors.Is(test.want, bench.ErrUnfinished) {
-				options.Drain = 100 * time.Millisecond // In other cases, a slow machine may need the default.
+				options.Drain = 100 * time.Millisecond
 			}
 			if _, err := bench.Measure(t.Context(), options); !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)

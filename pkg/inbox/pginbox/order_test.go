@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
@@ -334,6 +335,7 @@ type world struct {
 	committed map[string]map[string]int // key → command → its number among the commits, by the application
 	accepted  map[string][]string       // key → commands as they became jobs
 	jobs      map[string]bool
+	calm      atomic.Bool // No process fails any more.
 }
 
 var orderKeys = []string{"", "a", "b", "c", "d"}
@@ -399,7 +401,8 @@ func (w *world) application(t *testing.T, connection *pgx.Conn, transactions int
 func refuses(id string) bool { return strings.HasPrefix(id, "0") }
 
 // process accepts commands until it crashes, or ctx ends. Its crashes come before or after a job
-// was created.
+// was created. Each failure makes a command wait up to twice as long, so the failures end when
+// the world becomes calm.
 func (w *world) process(ctx context.Context, t *testing.T, url string) {
 	source := openInbox(t, pginbox.Options{URL: url, Lease: 300 * time.Millisecond})
 	running, crash := context.WithCancel(ctx)
@@ -413,6 +416,9 @@ func (w *world) process(ctx context.Context, t *testing.T, url string) {
 		Find:   func(context.Context, *inbox.Command) (string, error) { return "", nil },
 		Accept: func(_ context.Context, c *inbox.Command) (string, error) {
 			fate := rand.N(150)
+			if w.calm.Load() {
+				fate = -1
+			}
 			if fate == 0 {
 				die()
 			}
@@ -477,16 +483,14 @@ func TestOrder_IsThatOfTheCommits(t *testing.T) {
 		})
 	}
 	applications.Wait()
-	deadline := time.Now().Add(time.Minute)
-	for waiting := 1; waiting > 0; time.Sleep(10 * time.Millisecond) {
+	w.calm.Store(true)
+	waittest.Until(t, "all commands are decided", func() bool {
+		var waiting int
 		if err := f.app.QueryRow(t.Context(), "SELECT count(*) FROM lucius.inbox WHERE state = 'waiting'").Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("%d commands still wait", waiting)
-			break
-		}
-	}
+		return waiting == 0
+	})
 	stop()
 	processes.Wait()
 	for key, committed := range w.committed {
