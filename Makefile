@@ -6,8 +6,10 @@
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-# The stages of `make check` print one after another, whatever -j says.
+# Stages run one after another, whatever -j says, but for those that check runs side by side.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -33,6 +35,9 @@ export CGO_ENABLED := 0
 # nothing of the outcome. The timeout is per package, so that a hang names itself
 # long before the run is killed.
 TEST_FLAGS := -shuffle=on -timeout=40m
+
+# What lint has vetted with all tags is not vetted again.
+VETTED := -vet=off
 
 # Property tests draw the same cases each time; `make fresh` draws others (0).
 export RAPID_SEED ?= 1
@@ -79,8 +84,13 @@ build: ## Build bin/lucius
 test: test-plain costs ## Run the tests that need Go alone, and hold the costs of operations to their bounds
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
+# Each of these leaves the sources as they are. Many wait for leases, servers and disks, so two run
+# at a time, each printing when it has ended. The race detector's stage takes as long as all others.
+STAGES := test-race test-processes console sdk packaging guides observability site
+
 .PHONY: check
-check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
+check: verify ## Check the rest, as CI does after make test
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(STAGES)
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
@@ -100,14 +110,14 @@ UNRACED := internal/apidocs|internal/house|internal/repolint|pkg/statemachine
 # for leases, servers and disks, so more of them run at a time than the machine has processors.
 .PHONY: test-processes
 test-processes: ## Kill, suspend, starve and attack the program as it is shipped
-	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -parallel 6 -skip '^TestSituation' \
+	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) $(VETTED) -parallel 6 -skip '^TestSituation' \
 		-run "$$(tools/tests-without-race cmd/lucius)" ./cmd/lucius)
 
 .PHONY: test-race
 test-race: ## Run the other tests under the race detector, with those that start other servers
 	$(call stage,export CGO_ENABLED=1; \
-	$(GO) test -race -tags integration $(TEST_FLAGS) $$($(GO) list ./... | grep -vE '/($(UNRACED))$$'); \
-	for module in $(SDK); do $(GO) -C $$module test -race -tags integration $(TEST_FLAGS) ./...; done)
+	$(GO) test -race -tags integration $(TEST_FLAGS) $(VETTED) $$($(GO) list ./... | grep -vE '/($(UNRACED))$$'); \
+	for module in $(SDK); do $(GO) -C $$module test -race -tags integration $(TEST_FLAGS) $(VETTED) ./...; done)
 
 RUNS ?= 10
 LOAD ?= 16
@@ -140,7 +150,7 @@ costs: ## Hold allocations and commits of operations to their bounds (testdata/c
 .PHONY: observability
 observability: ## Evaluate the alerts and the dashboard on what a server measures
 	$(call stage,tools/unless-unchanged observability deploy/observability api cmd internal pkg protocols go.mod -- \
-		$(GO) -C deploy/observability test -count=1 ./...)
+		$(GO) -C deploy/observability test $(VETTED) -count=1 ./...)
 
 .PHONY: packaging
 packaging: ## Hold the chart, the compose files, the image, the unit and the release against the tools that read them
@@ -167,11 +177,11 @@ sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs pytho
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
 	tools/pyright/run sdk/python; \
 	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
-	$(GO) test -tags sdk -count=1 -timeout 20m -parallel 6 ./sdk/conformance)
+	$(GO) test -tags sdk $(VETTED) -count=1 -timeout 40m -parallel 6 ./sdk/conformance)
 
 .PHONY: guides
 guides: ## Run what the documents tell their readers to, and say how long a first worker takes (Linux on x86-64)
-	$(call stage,$(GO) test -tags sdk -count=1 -timeout 20m -parallel 6 -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
+	$(call stage,$(GO) test -tags sdk $(VETTED) -count=1 -timeout 40m -parallel 6 -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
 
 .PHONY: site
 site: ## Build the documents as a site, into bin/site; a dead link fails
