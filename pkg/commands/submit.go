@@ -86,6 +86,22 @@ func (s *Submission) Line() string {
 	return ledger.LineID(job.TenantID, job.Order.Key)
 }
 
+// Occur makes the command that of an occurrence of a schedule: it is accepted under the claim in place of its key. Unless
+// order is nil, its job joins the line of the schedule, in which that many jobs may be before it.
+func (s *Submission) Occur(of statemachine.Occurrence, claim *ledger.OccurrenceClaim, order *statemachine.Order, maxWaiting int) {
+	s.command.Claim, s.command.Job.Occurrence, s.command.Job.IdempotencyKey = claim, of, ""
+	s.command.Actor = "schedule"
+	if order != nil {
+		s.command.Job.Order, s.command.MaxWaiting = *order, maxWaiting
+	}
+}
+
+// Refused returns why the command would be refused, nil if it would not. The errors are those of [Submission.Accept].
+func (s *Submission) Refused() error { return s.refused }
+
+// Ordered reports whether the command or its protocol names a line.
+func (s *Submission) Ordered() bool { return s.command.Job.Order.Key != "" }
+
 // Accept accepts the command. The errors are [*apierror.Error]s; a command whose outcome
 // is unknown may be accepted again.
 func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {

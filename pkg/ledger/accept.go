@@ -30,6 +30,9 @@ type Command struct {
 	Origin string
 	// Reason is for the history.
 	Reason string
+	// Claim is under what the command is accepted in place of its key, for an occurrence of a schedule. The job has
+	// an [statemachine.Occurrence] then. Optional.
+	Claim *OccurrenceClaim
 	// MaxWaiting is the most jobs that the line of the command may have before it. Optional. 0 stands for
 	// [DefaultMaxWaiting].
 	MaxWaiting int
@@ -55,6 +58,7 @@ type idempotencyRecord struct {
 	Key       string    `column:"idempotency_key"`
 	Hash      string    `column:"idempotency_hash"`
 	CreatedAt time.Time `column:"created_at"`
+	claimState
 	// The lists are those of the command that chose the job's id. Another accept that adopts the id
 	// adopts the lists, so that both accepts write the same index rows.
 	lists
@@ -146,13 +150,15 @@ func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error
 func (l *Ledger) newAcceptance(cmd *Command) *acceptance {
 	row := tablestore.Join("hash", cmd.Job.IdempotencyHash)
 	switch {
+	case cmd.Claim != nil:
+		row = cmd.Claim.Row
 	case cmd.Origin != "":
 		row = tablestore.Join("of", cmd.Origin)
 	case cmd.Job.IdempotencyKey != "":
 		sum := sha256.Sum256([]byte(cmd.Job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
-	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), record: l.recordKey(cmd.Job.TenantID, row)}
+	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), record: l.recordKey(cmd.Job.TenantID, cmd.Job.Occurrence.ScheduleID, row)}
 }
 
 // newJob chooses an unused job id, and a first guess of a slot.
@@ -269,6 +275,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
 			Record: a.record.Row, Slot: a.slot, Supersedes: a.cmd.Job.Supersedes, Line: a.place.Line, lists: a.lists,
+			ScheduleID: a.cmd.Job.Occurrence.ScheduleID,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -309,9 +316,14 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 	if a.found != "" {
 		op.Verb, op.ETag = tablestore.Replace, a.found
 	}
-	op.Properties = recordCodec.Encode(&idempotencyRecord{
+	record := idempotencyRecord{
 		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now, lists: a.lists,
-	}, nil)
+	}
+	var columns tablestore.Properties
+	if a.cmd.Claim != nil {
+		record.Outcome, columns = ClaimOpen, a.cmd.Claim.Columns
+	}
+	op.Properties = recordCodec.Encode(&record, columns)
 	return op
 }
 
@@ -352,10 +364,10 @@ func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 		return nil, fmt.Errorf("accept: %w", err)
 	case !missing && a.l.keyExpired(s, time.Now()):
 		return nil, nil
-	case c.Hash != a.cmd.Job.IdempotencyHash:
+	case !a.same(&c):
 		return nil, ErrIdempotencyMismatch
 	case missing || s.head.Tombstone:
-		return nil, nil
+		return nil, a.settled(&c)
 	}
 	return &Accepted{Job: s.agg.Job, Replayed: true}, nil
 }
@@ -375,9 +387,9 @@ func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, erro
 	switch {
 	case err == nil && a.l.keyExpired(s, time.Now()):
 		return nil, a.rollForward(ctx, &c, &row, true)
-	case c.Hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.Tombstone:
+	case !a.same(&c) && err == nil && !s.head.Tombstone:
 		return nil, ErrIdempotencyMismatch
-	case c.Hash != a.cmd.Job.IdempotencyHash:
+	case !a.same(&c):
 		// The accept that wrote the record may have been refused and released it since.
 		return nil, a.refuseIfUnchanged(ctx, &row, ErrIdempotencyMismatch)
 	case err == nil && !s.head.Tombstone:
@@ -385,7 +397,10 @@ func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, erro
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	return nil, a.rollForward(ctx, &c, &row, err == nil)
+	if err := a.settled(&c); err != nil {
+		return nil, errors.Join(a.freeOwnSlot(ctx), err)
+	}
+	return nil, a.rollForward(ctx, &c, &row, err == nil || c.JobID == "")
 }
 
 // refuseIfUnchanged returns the refusal if the record is still as it was read.

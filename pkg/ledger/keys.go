@@ -61,8 +61,12 @@ func rowsOf(prefix tablestore.Key) tablestore.Query {
 	}
 }
 
-// recordKey addresses the idempotency record of a tenant's key.
-func (l *Ledger) recordKey(tenantID, row string) tablestore.Key {
+// recordKey addresses the idempotency record of a tenant's key. The record of a job of a schedule is that of its
+// occurrence.
+func (l *Ledger) recordKey(tenantID, scheduleID, row string) tablestore.Key {
+	if scheduleID != "" {
+		return tablestore.Key{Table: l.tables.Cron, Partition: scheduleID, Row: row}
+	}
 	return tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(tenantID), Row: row}
 }
 

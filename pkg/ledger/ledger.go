@@ -27,6 +27,7 @@ type Tables struct {
 	Schedule    string // Optional. Defaults to "luciusschedule".
 	Index       string // Optional. Defaults to "luciusjobindex".
 	Queue       string // Optional. Defaults to "luciusqueue".
+	Cron        string // of schedules. Optional. Defaults to "luciuscron".
 }
 
 func (t Tables) withDefaults() Tables {
@@ -36,12 +37,13 @@ func (t Tables) withDefaults() Tables {
 		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
 		Index:       cmp.Or(t.Index, "luciusjobindex"),
 		Queue:       cmp.Or(t.Queue, "luciusqueue"),
+		Cron:        cmp.Or(t.Cron, "luciuscron"),
 	}
 }
 
 // All returns the names of all tables, so that a driver can create them.
 func (t Tables) All() []string {
-	return []string{t.Ledger, t.Idempotency, t.Schedule, t.Index, t.Queue}
+	return []string{t.Ledger, t.Idempotency, t.Schedule, t.Index, t.Queue, t.Cron}
 }
 
 // Config configures a [Ledger].

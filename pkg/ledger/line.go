@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -50,7 +51,12 @@ func (e *LineBusyError) Error() string { return fmt.Sprintf("job %s is in the li
 
 // LineID returns the id of the line of a tenant's order key.
 func LineID(tenantID, key string) string {
-	sum := sha256.Sum256([]byte(tablestore.Join("key", tenantID, key)))
+	return lineOf(&statemachine.Job{TenantID: tenantID, Order: statemachine.Order{Key: key}})
+}
+
+// lineOf returns the id of the job's line.
+func lineOf(job *statemachine.Job) string {
+	sum := sha256.Sum256([]byte(tablestore.Join(cmp.Or(job.Order.Kind, "key"), job.TenantID, job.Order.Key)))
 	return hex.EncodeToString(sum[:])
 }
 

@@ -44,7 +44,7 @@ func (a *acceptance) findPlace(ctx context.Context) (retry bool, err error) {
 	if a.cmd.Job.Order.Key == "" || p.taken {
 		return false, nil
 	}
-	id := LineID(a.cmd.Job.TenantID, a.cmd.Job.Order.Key)
+	id := lineOf(&a.cmd.Job)
 	if p.turn, err = a.l.lines.take(ctx, id); err != nil {
 		return false, err
 	}
@@ -236,6 +236,9 @@ func (a *acceptance) refuse(ctx context.Context, refusal error) (*Accepted, erro
 				return nil, err
 			}
 		}
+		return nil, errors.Join(a.freeOwnSlot(ctx), refusal)
+	}
+	if a.cmd.Claim != nil { // Its outcome replaces the claim: see Settle.
 		return nil, errors.Join(a.freeOwnSlot(ctx), refusal)
 	}
 	if a.adopted {

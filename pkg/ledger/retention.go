@@ -84,7 +84,8 @@ func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 // of a rerun names no other: it is kept as long as the rerun, and so at least as long as the
 // job that it repeats.
 func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
-	return !s.head.Tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.RerunOf == "" && s.agg.Job.State.Terminal() &&
+	return !s.head.Tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.RerunOf == "" &&
+		s.agg.Job.Occurrence.ScheduleID == "" && s.agg.Job.State.Terminal() &&
 		now.After(s.agg.Job.CompletedAt.Add(l.cfg.KeyTTL))
 }
 
@@ -192,7 +193,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	}
 	found, err := l.getAll(ctx, entries,
 		func(i int) tablestore.Key {
-			return l.recordKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.Record)
+			return l.recordKey(snapshots[i].agg.Job.TenantID, snapshots[i].agg.Job.Occurrence.ScheduleID, snapshots[i].head.Record)
 		},
 		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
 	)
@@ -270,7 +271,7 @@ func (l *Ledger) purgeBatches(s *snapshot, record *tablestore.Row) []tablestore.
 		{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}},
 	})
 	if ofJob(record, s.agg.Job.ID) {
-		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: record.Key, ETag: record.ETag}})
+		batches = append(batches, tablestore.Batch{forgetRecord(&s.agg.Job, record)})
 	}
 	return append(batches, discards(l.listedKeys(&s.agg.Job))...)
 }
@@ -400,14 +401,13 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 		}
 	}
 
-	key := l.recordKey(job.TenantID, s.head.Record)
+	key := l.recordKey(job.TenantID, job.Occurrence.ScheduleID, s.head.Record)
 	record, err := l.ownRow(ctx, key, job.ID)
 	if err != nil {
 		return err
 	}
 	if record.ETag != "" {
-		_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: record.ETag}})
-		if err != nil {
+		if _, err := l.store.Commit(ctx, tablestore.Batch{forgetRecord(job, &record)}); err != nil {
 			return fmt.Errorf("delete the idempotency record: %w", err)
 		}
 	}

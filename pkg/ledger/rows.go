@@ -44,7 +44,8 @@ type jobRow struct {
 // The columns of these rows are the fields with a column tag. An outbox row's directive has
 // a separate row, which loading a job does not read.
 var (
-	jobCodec    = tablestore.NewCodec[jobRow](tablestore.FormatAs("place", statemachine.Place.String, statemachine.ParsePlace))
+	jobCodec = tablestore.NewCodec[jobRow](tablestore.FormatAs("place", statemachine.Place.String, statemachine.ParsePlace),
+		tablestore.FormatAs("occurrence", statemachine.Occurrence.String, statemachine.ParseOccurrence))
 	stepCodec   = tablestore.NewCodec[statemachine.Step](tablestore.FormatAs("attempts", formatAttempts, parseAttempts))
 	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
 	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord](tablestore.FormatAs("requests", formatRequests, parseRequests))

@@ -65,6 +65,8 @@ type reservation struct {
 	Slot       slotRef
 	Supersedes string `column:"supersedes"`
 	Line       string `column:"line"` // in which the job has a place
+	// ScheduleID is the job's schedule, in whose history the record stays.
+	ScheduleID string `column:"schedule_id"`
 	lists
 }
 
@@ -275,9 +277,11 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 // and with projections that a process may have written after the purge. The tombstone of
 // an abandoned accept is deleted by a separate entry.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
-	for _, key := range []tablestore.Key{
-		l.recordKey(entry.TenantID, entry.Reserved.Record), l.slotKey(entry.Reserved.Slot),
-	} {
+	reserved := []tablestore.Key{l.slotKey(entry.Reserved.Slot)}
+	if entry.Reserved.ScheduleID == "" {
+		reserved = append(reserved, l.recordKey(entry.TenantID, "", entry.Reserved.Record))
+	}
+	for _, key := range reserved {
 		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
 			return 0, Result{}, err
 		}

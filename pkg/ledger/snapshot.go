@@ -44,7 +44,7 @@ func (s *snapshot) carries(workID string, attemptNo int) bool {
 
 // load reads a job by one scan. A tombstone is a snapshot with head.Tombstone.
 func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
-	if len(tablestore.Escape(jobID)) > tablestore.MaxKeyBytes { // No row can have such a key.
+	if jobID == "" || len(tablestore.Escape(jobID)) > tablestore.MaxKeyBytes { // No row can have such a key.
 		return nil, ErrJobNotFound
 	}
 	rows, err := l.scanJob(ctx, jobID)

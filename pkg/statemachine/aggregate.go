@@ -60,11 +60,13 @@ type Job struct {
 	//
 	//	invariant: Parked ⇒ State = QUEUED ∧ AttemptsTotal = 0
 	//	invariant: State = QUEUED ⇒ Parked ∨ Place.Line ≠ ""
-	Parked           bool `column:"parked"`
-	Order            Order
-	Place            Place  `column:"place"`
-	CurrentStepID    string `column:"current_step_id"`
-	CurrentStepIndex int    `column:"current_step_index"`
+	Parked bool `column:"parked"`
+	Order  Order
+	// Occurrence is that of the schedule that submitted the command.
+	Occurrence       Occurrence `column:"occurrence"`
+	Place            Place      `column:"place"`
+	CurrentStepID    string     `column:"current_step_id"`
+	CurrentStepIndex int        `column:"current_step_index"`
 	// AttemptsTotal is the sum of attempt_no over the steps.
 	AttemptsTotal  int    `column:"attempts_total"`
 	IdempotencyKey string `column:"idempotency_key"`

@@ -23,13 +23,18 @@ func (m OrderMode) Valid() bool { return m == OrderFIFO || m == OrderNewest || m
 // begin one after the other. Without a key a job has no line.
 type Order struct {
 	// Key is compared byte by byte.
-	Key  string    `column:"order_key"`
+	Key string `column:"order_key"`
+	// Kind is empty for a key that a client or a protocol chose, and [OrderOfSchedule] for the id of a schedule.
+	Kind string    `column:"order_kind"`
 	Mode OrderMode `column:"order_mode"`
 	// Blocks says that the job stops its line if it fails, until it is rerun or released.
 	Blocks bool `column:"order_blocks"`
 	// CancelsRunning says that the job, whose mode is newest, also cancels one that has begun.
 	CancelsRunning bool `column:"order_cancels_running"`
 }
+
+// OrderOfSchedule is the [Order.Kind] of the jobs of a schedule that do not overlap.
+const OrderOfSchedule = "schedule"
 
 // Place is a job's place in its line. It never changes.
 type Place struct {

@@ -1,0 +1,127 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// OccurrenceClaim is the row of an occurrence, in the partition of its schedule: under it a command is accepted, and it stays as the
+// history of the occurrence. Unlike an idempotency record it is never released, has no hash and no TTL, and an
+// accept that is abandoned and a job that is purged leave it in place:
+//
+//	invariant: at most one job was ever committed under the row, unless Replaces allows more
+type OccurrenceClaim struct {
+	Row string
+	// Columns are what the row holds besides what the ledger writes: job_id, outcome, job_purged, created_at.
+	Columns tablestore.Properties
+	// Replaces reports whether the accept may replace an outcome that has no job. Optional. It is none by default.
+	Replaces func(outcome string) bool
+}
+
+// ClaimOpen is the outcome of a claim of which an accept may be under way.
+const ClaimOpen = "claimed"
+
+// claimState is what an idempotency record holds of an [OccurrenceClaim].
+type claimState struct {
+	Outcome string `column:"outcome"`
+	// JobPurged says that the job has existed: no accept takes the claim over.
+	JobPurged bool `column:"job_purged"`
+}
+
+// ErrClaimSettled is returned for a command whose claim has an outcome without a job, or whose job is purged.
+var ErrClaimSettled = errors.New("the occurrence is decided")
+
+// same reports whether the record is of the same command, as far as one record is of one command.
+func (a *acceptance) same(c *idempotencyRecord) bool {
+	return a.cmd.Claim != nil || c.Hash == a.cmd.Job.IdempotencyHash
+}
+
+// settled returns [ErrClaimSettled] if the claim, whose job does not exist, may not be taken over.
+func (a *acceptance) settled(c *idempotencyRecord) error {
+	claim := a.cmd.Claim
+	switch {
+	case claim == nil || c.Outcome == ClaimOpen && !c.JobPurged:
+		return nil
+	case !c.JobPurged && c.JobID == "" && claim.Replaces != nil && claim.Replaces(c.Outcome):
+		return nil
+	}
+	return ErrClaimSettled
+}
+
+// Settle gives the claim an outcome without a job, which columns hold, unless it has an outcome. An accept may be under way
+// under the claim: before the outcome replaces it, the job of the accept gets a tombstone, so that it never
+// commits. If the job exists, the claim is left. Settle returns the row as it is afterwards.
+func (l *Ledger) Settle(ctx context.Context, scheduleID, rowKey string, columns tablestore.Properties) (row tablestore.Row, err error) {
+	key := l.recordKey("", scheduleID, rowKey)
+	err = tablestore.Retry(ctx, l.cfg.Random, func() error {
+		op := tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: columns}
+		row, err = l.store.Get(ctx, key)
+		switch {
+		case errors.Is(err, tablestore.ErrNotFound):
+		case err != nil:
+			return err
+		default:
+			var c idempotencyRecord
+			if err := recordCodec.Decode(&row, &c); err != nil {
+				return err
+			}
+			if c.Outcome != ClaimOpen || c.JobPurged {
+				return nil
+			}
+			if exists, err := l.abandonClaim(ctx, c.JobID); exists || err != nil {
+				return err
+			}
+			op.Verb, op.ETag = tablestore.Replace, row.ETag
+		}
+		tags, err := l.store.Commit(ctx, tablestore.Batch{op})
+		if err == nil {
+			row = tablestore.Row{Key: key, ETag: tags[0], Properties: columns}
+		}
+		return err
+	})
+	if err != nil {
+		return row, fmt.Errorf("decide occurrence %s of schedule %s: %w", rowKey, scheduleID, err)
+	}
+	return row, nil
+}
+
+// abandonClaim makes the accept of that job impossible, and reports whether the job exists.
+func (l *Ledger) abandonClaim(ctx context.Context, jobID string) (exists bool, err error) {
+	inserted, err := l.insertTombstone(ctx, jobID)
+	if err != nil {
+		return false, err
+	}
+	if inserted && l.cfg.Retention > 0 { // No entry may lead to the tombstone: the accept may have written its claim alone.
+		due := tablestore.Now().Add(max(l.cfg.Retention, l.cfg.KeyTTL, orphanGrace))
+		_, err := l.store.Commit(ctx, tablestore.Batch{l.purgeEntry(&statemachine.Job{ID: jobID}, due)})
+		return false, err
+	}
+	s, err := l.load(ctx, jobID)
+	if errors.Is(err, ErrJobNotFound) { // The tombstone was purged, and so was its claim.
+		return false, tablestore.ErrConflict
+	}
+	return err == nil && !s.head.Tombstone, err
+}
+
+// forgetRecord deletes the idempotency record of a job that is purged. That of an occurrence is marked instead: without
+// the mark, another process could take the claim over and run the command again.
+func forgetRecord(job *statemachine.Job, record *tablestore.Row) tablestore.Op {
+	if job.Occurrence.ScheduleID == "" {
+		return tablestore.Op{Verb: tablestore.Delete, Key: record.Key, ETag: record.ETag}
+	}
+	return tablestore.Op{
+		Verb: tablestore.Replace, Key: record.Key, ETag: record.ETag, Properties: markCodec.Encode(&purgeMark{true}, record.Properties),
+	}
+}
+
+// purgeMark is what a purge changes in the row of an occurrence.
+type purgeMark struct {
+	JobPurged bool `column:"job_purged"`
+}
+
+// markCodec keeps the other columns.
+var markCodec = tablestore.NewCodec[purgeMark]()
