@@ -1,14 +1,19 @@
 package schedules
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/schedules/calendar"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -16,8 +21,6 @@ import (
 type Config struct {
 	// Store holds the tables. Required.
 	Store tablestore.Store
-	// Table holds the schedules, and ScheduleTable the schedule of all jobs. Required.
-	Table, ScheduleTable string
 	// Commands accepts the commands. Required.
 	Commands *commands.Service
 	// Ledger holds the jobs. Required.
@@ -29,19 +32,36 @@ type Config struct {
 	// Random returns numbers in [0, 1), and Entropy random bytes. Optional. They must be safe for concurrent use.
 	Random  func() float64
 	Entropy io.Reader
-	// Logger logs what a pass cannot do. Optional.
-	Logger *slog.Logger
+	// Now returns the time, in milliseconds. Optional. Defaults to the clock of the host.
+	Now func() time.Time
+	// Observe is told of each decided occurrence. It must not block. Optional.
+	Observe func(fire *Fire)
 }
 
 // Service keeps the schedules and fires them. It is safe for concurrent use, by any number of processes on one store.
-type Service struct{ cfg Config }
+type Service struct {
+	cfg Config
+	// table holds the schedules, and entries the schedule of jobs.
+	table, entries string
+}
 
 // New returns a service. The error names the missing field.
 func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Table == "" || cfg.ScheduleTable == "" || cfg.Commands == nil || cfg.Ledger == nil {
-		return nil, errors.New("schedules: Store, Table, ScheduleTable, Commands and Ledger are required")
+	if cfg.Store == nil || cfg.Commands == nil || cfg.Ledger == nil {
+		return nil, errors.New("schedules: Store, Commands and Ledger are required")
 	}
-	return &Service{cfg: cfg}, nil
+	tables := cfg.Ledger.Tables()
+	cfg.Tolerance = cmp.Or(cfg.Tolerance, 5*time.Second)
+	if cfg.Entropy == nil {
+		cfg.Entropy = rand.Reader
+	}
+	if cfg.Now == nil {
+		cfg.Now = tablestore.Now
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(*Fire) {}
+	}
+	return &Service{cfg: cfg, table: tables.Cron, entries: tables.Schedule}, nil
 }
 
 // Change is a request to change a schedule.
@@ -52,57 +72,378 @@ type Change struct {
 	Actor string
 }
 
-var errUnfinished = errors.New("not built yet")
-
 // Create makes a schedule. It returns [ErrExists], [ErrLimit], an [*InvalidError], or the [*apierror.Error] of a command
 // that would be refused.
 func (s *Service) Create(ctx context.Context, def Definition, actor string) (*Schedule, error) {
-	return nil, errUnfinished
+	now := s.cfg.Now()
+	cal, err := s.check(&def, now)
+	if err != nil {
+		return nil, err
+	}
+	var raw [16]byte
+	if _, err := io.ReadFull(s.cfg.Entropy, raw[:]); err != nil {
+		return nil, fmt.Errorf("make a schedule id: %w", err)
+	}
+	sc := &stored{id: hex.EncodeToString(raw[:]), def: def, head: head{
+		TenantID: def.TenantID, Name: def.Name, Rev: 1, Version: 1, State: Active, Last: now, Build: s.cfg.Build, CreatedAt: now,
+	}}
+	sc.UpdatedAt = now
+	sc.Next, _ = cal.Next(now) // check found it.
+	err = tablestore.Retry(ctx, s.cfg.Random, func() error { return s.takeName(ctx, sc) })
+	if err != nil {
+		return nil, err
+	}
+	err = s.commit(ctx, sc, time.Time{}, s.writeVersion(sc, actor))
+	switch {
+	case s.landed(ctx, sc, err), err == nil:
+		return sc.view(), nil
+	case errors.Is(err, tablestore.ErrConflict): // It was slow, and its name was taken.
+		return nil, errors.Join(tablestore.ErrUnavailable, err)
+	}
+	return nil, err
 }
+
+// takeName writes the row of the schedule's name. It replaces that of a schedule that is deleted, or was never made.
+func (s *Service) takeName(ctx context.Context, sc *stored) error {
+	row := nameRow{ID: sc.id, CreatedAt: sc.CreatedAt}
+	op := tablestore.Op{Verb: tablestore.Insert, Key: s.nameKey(sc.def.TenantID, sc.def.Name), Properties: nameCodec.Encode(&row, nil)}
+	named, tag, err := s.named(ctx, sc.def.TenantID, sc.def.Name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		if err := s.checkCount(ctx, sc.def.TenantID); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		old, err := s.load(ctx, named.ID)
+		switch {
+		case named.ID == sc.id: // An earlier try of this create wrote the name.
+			return nil
+		case err != nil && !errors.Is(err, ErrNotFound):
+			return err
+		case err == nil && old.State != Deleted, err != nil && time.Since(named.CreatedAt) < orphanGrace:
+			return ErrExists
+		case err != nil: // The create that took the name becomes impossible.
+			if err := s.abandon(ctx, named.ID); err != nil {
+				return err
+			}
+			if old, err = s.load(ctx, named.ID); err != nil || old.State != Deleted {
+				return cmp.Or(err, ErrExists)
+			}
+		}
+		op.Verb, op.ETag = tablestore.Replace, tag
+	}
+	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
+	if errors.Is(err, tablestore.ErrUnknown) {
+		err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
+	}
+	if err != nil {
+		return fmt.Errorf("take the name of a schedule: %w", err)
+	}
+	return nil
+}
+
+// checkCount returns [ErrLimit] if the tenant or the store has as many schedules as it may.
+func (s *Service) checkCount(ctx context.Context, tenantID string) error {
+	for _, limit := range []struct {
+		query tablestore.Query
+		most  int
+	}{
+		{tablestore.Query{Table: s.table, Partition: s.nameKey(tenantID, "").Partition}, MaxPerTenant},
+		{tablestore.Query{Table: s.entries, Partition: partitionEntries}, MaxPerStore},
+	} {
+		rows, err := tablestore.ScanAll(ctx, s.cfg.Store, limit.query)
+		if err != nil {
+			return fmt.Errorf("count the schedules: %w", err)
+		}
+		if len(rows) >= limit.most {
+			return ErrLimit
+		}
+	}
+	return nil
+}
+
+// landed reports whether a change of HEAD whose outcome is not known was committed.
+func (s *Service) landed(ctx context.Context, sc *stored, err error) bool {
+	if !errors.Is(err, tablestore.ErrUnknown) {
+		return false
+	}
+	now, err := s.load(ctx, sc.id)
+	return err == nil && now.Operation == sc.Operation
+}
+
+// change decides what is due, and then changes HEAD as the function says, which returns the rows to write with it. settle says how
+// far ahead of now occurrences are decided.
+func (s *Service) change(
+	ctx context.Context, c *Change, settle time.Duration, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
+) (*stored, error) {
+	sc, err := s.find(ctx, c.TenantID, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	if c.Rev != 0 && c.Rev != sc.Rev {
+		return nil, ErrRevConflict
+	}
+	rev := sc.Rev
+	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
+		if sc, err = s.load(ctx, sc.id); err != nil {
+			return err
+		}
+		switch {
+		case sc.State == Deleted:
+			return ErrNotFound
+		case sc.Rev != rev:
+			return ErrRevConflict
+		}
+		if err := s.settleDue(ctx, sc, settle); err != nil {
+			return err
+		}
+		now := s.cfg.Now()
+		rows, err := apply(sc, now)
+		if err != nil {
+			return err
+		}
+		sc.Rev++
+		if now.After(sc.Last) {
+			sc.Last = now
+		}
+		err = s.commit(ctx, sc, time.Time{}, rows...)
+		switch {
+		case s.landed(ctx, sc, err):
+			return nil
+		case errors.Is(err, tablestore.ErrUnknown):
+			return errors.Join(tablestore.ErrConflict, err) // The next try finds out.
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sc, nil
+}
+
+// settleDue decides what is due, so that a change of the schedule does not lose it.
+func (s *Service) settleDue(ctx context.Context, sc *stored, settle time.Duration) error {
+	cal, err := calendar.Parse(sc.def.Spec)
+	if err != nil {
+		return fmt.Errorf("schedule %s: %w", sc.id, err)
+	}
+	for sc.State == Active {
+		end := s.cfg.Now().Add(settle)
+		if sc.Next.After(end) {
+			return nil
+		}
+		if _, err := s.pass(ctx, sc, cal, settle); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin sets the first occurrence after now and Last.
+func (sc *stored) begin(cal *calendar.Calendar, now time.Time) {
+	if sc.Last.After(now) {
+		now = sc.Last
+	}
+	next, ok := cal.Next(now)
+	if sc.Next, sc.State = next, Active; !ok {
+		sc.State = Completed
+	}
+}
+
+// stop removes what is to come.
+func (sc *stored) stop(state State) {
+	sc.State, sc.Next = state, time.Time{}
+	sc.Trying, sc.TryingSince, sc.Tries, sc.TryDetail = time.Time{}, time.Time{}, 0, ""
+}
+
+// settleNow is the least time ahead of now for which occurrences are decided before a change.
+const settleNow = time.Millisecond
 
 // Edit replaces the definition, whose tenant and name are those of the change. What was due is decided first. It returns
 // [ErrNotFound], [ErrRevConflict], and the errors of Create.
 func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Schedule, error) {
-	return nil, errUnfinished
-}
-
-// Get returns a schedule with its last fire. It returns [ErrNotFound].
-func (s *Service) Get(ctx context.Context, tenantID, name string) (*Schedule, error) {
-	return nil, errUnfinished
-}
-
-// List returns one page of a tenant's schedules by name, after that name, and the name after which the next page
-// begins, empty at the end. state is one of them, or empty for all; a page may have fewer than limit then.
-func (s *Service) List(ctx context.Context, tenantID string, state State, after string, limit int) ([]Schedule, string, error) {
-	return nil, "", errUnfinished
+	def.TenantID, def.Name = change.TenantID, change.Name
+	cal, err := s.check(&def, s.cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	sc, err := s.change(ctx, &change, settleNow, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+		sc.def, sc.Version, sc.UpdatedAt = def, sc.Version+1, now
+		if sc.State != Paused {
+			sc.begin(cal, now)
+		}
+		return []tablestore.Op{s.writeVersion(sc, change.Actor)}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sc.view(), nil
 }
 
 // Pause stops a schedule. What was due is decided first, and what is due while it is paused is not caught up. To pause a
 // paused schedule changes nothing. It returns [ErrNotFound], [ErrRevConflict], and [ErrState] if the schedule is completed.
 func (s *Service) Pause(ctx context.Context, change Change) (*Schedule, error) {
-	return nil, errUnfinished
+	return s.turn(ctx, &change, Paused, s.cfg.Tolerance, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
+		if sc.State == Completed {
+			return nil, ErrState
+		}
+		sc.stop(Paused)
+		return nil, nil
+	})
 }
 
 // Resume starts a paused schedule with the first occurrence after now. Its errors are those of Pause.
 func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) {
-	return nil, errUnfinished
+	return s.turn(ctx, &change, Active, 0, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+		cal, err := calendar.Parse(sc.def.Spec)
+		if err != nil || sc.State != Paused {
+			return nil, cmp.Or(err, ErrState)
+		}
+		// The history says that what was due since then was not fired.
+		many := Fire{
+			From: sc.Last.Add(time.Millisecond), ScheduledFor: now, Outcome: Missed, Version: sc.Version, DecidedAt: now,
+			Detail: "were not fired while the schedule was paused", Actor: change.Actor,
+		}
+		next, due := cal.Next(sc.Last)
+		sc.begin(cal, now)
+		if !due || next.After(now) {
+			return nil, nil
+		}
+		key := s.key(sc.id, rowRange, newestFirst(now))
+		return []tablestore.Op{{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(&many, nil)}}, nil
+	})
+}
+
+// turn changes the state, unless the schedule has it.
+func (s *Service) turn(
+	ctx context.Context, c *Change, state State, settle time.Duration, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
+) (*Schedule, error) {
+	sc, err := s.find(ctx, c.TenantID, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	if sc.State == state && (c.Rev == 0 || c.Rev == sc.Rev) {
+		return sc.view(), nil
+	}
+	if sc, err = s.change(ctx, c, settle, apply); err != nil {
+		return nil, err
+	}
+	return sc.view(), nil
 }
 
 // Delete deletes a schedule. Its jobs go on. It returns [ErrNotFound] and [ErrRevConflict].
 func (s *Service) Delete(ctx context.Context, change Change) error {
-	return errUnfinished
+	sc, err := s.change(ctx, &change, s.cfg.Tolerance, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
+		sc.stop(Deleted)
+		return nil, nil
+	})
+	if err != nil {
+		return err
+	}
+	named, tag, err := s.named(ctx, change.TenantID, change.Name)
+	if err != nil || named.ID != sc.id {
+		return nil // Another schedule has the name, or can take it.
+	}
+	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Delete, Key: s.nameKey(change.TenantID, change.Name), ETag: tag,
+	}})
+	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
+		return fmt.Errorf("free the name of a schedule: %w", err)
+	}
+	return nil
+}
+
+// Get returns a schedule with its last fire. It returns [ErrNotFound].
+func (s *Service) Get(ctx context.Context, tenantID, name string) (*Schedule, error) {
+	sc, err := s.find(ctx, tenantID, name)
+	if err != nil {
+		return nil, err
+	}
+	view := sc.view()
+	newest, _, err := s.fires(ctx, sc.id, "", 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(newest) > 0 {
+		view.LastFire = &newest[0]
+	}
+	return view, nil
+}
+
+// List returns one page of a tenant's schedules by name, after that name, and the name after which the next page
+// begins, empty at the end. state is one of them, or empty for all; a page may have fewer than limit then.
+func (s *Service) List(ctx context.Context, tenantID string, state State, after string, limit int) ([]Schedule, string, error) {
+	query := tablestore.Query{Table: s.table, Partition: s.nameKey(tenantID, "").Partition, Limit: limit}
+	if after != "" {
+		query.From = tablestore.Join(after) + "!" // No key has this character.
+	}
+	page, err := s.cfg.Store.Scan(ctx, query)
+	if err != nil {
+		return nil, "", fmt.Errorf("list the schedules: %w", err)
+	}
+	var all []Schedule
+	next := ""
+	for i := range page.Rows {
+		var named nameRow
+		if err := nameCodec.Decode(&page.Rows[i], &named); err != nil {
+			return nil, "", err
+		}
+		if next, err = tablestore.Unescape(page.Rows[i].Key.Row); err != nil {
+			return nil, "", fmt.Errorf("list the schedules: %w", err)
+		}
+		sc, err := s.load(ctx, named.ID)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, "", err
+		}
+		if err == nil && sc.State != Deleted && (state == "" || sc.State == state) {
+			all = append(all, *sc.view())
+		}
+	}
+	if page.Next == "" {
+		next = ""
+	}
+	return all, next, nil
+}
+
+// view returns the schedule as it is shown.
+func (sc *stored) view() *Schedule {
+	return &Schedule{
+		ID: sc.id, Definition: sc.def, Rev: sc.Rev, Version: sc.Version, State: sc.State, Last: sc.Last, Upcoming: sc.Next,
+		FailuresInRow: sc.FailuresInRow, CreatedAt: sc.CreatedAt, UpdatedAt: sc.UpdatedAt,
+	}
 }
 
 // Run fires a schedule now, in any state but deleted. A request with the same key returns what the first one made; replayed says
 // so. It returns [ErrNotFound], an [*InvalidError] without a key, and the [*apierror.Error] of the command.
 func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fire, replayed bool, err error) {
-	return nil, false, errUnfinished
-}
-
-// Fires returns one page of the history, newest first, after that token, and the token of the next page, empty at the end.
-// It returns [ErrNotFound], and an [*InvalidError] for a token of another list.
-func (s *Service) Fires(ctx context.Context, tenantID, name, after string, limit int) ([]Fire, string, error) {
-	return nil, "", errUnfinished
+	if key == "" {
+		return nil, false, &InvalidError{Message: "the Idempotency-Key is required"}
+	}
+	sc, err := s.find(ctx, change.TenantID, change.Name)
+	if err != nil {
+		return nil, false, err
+	}
+	if change.Rev != 0 && change.Rev != sc.Rev {
+		return nil, false, ErrRevConflict
+	}
+	sum := sha256.Sum256([]byte(key))
+	row := tablestore.Join(rowRun, hex.EncodeToString(sum[:]))
+	now := s.cfg.Now()
+	done := Fire{ScheduledFor: now, Version: sc.Version, DecidedAt: now, Actor: change.Actor, RunKey: key}
+	var op tablestore.Op
+	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
+		if done, op, err = s.submit(ctx, sc, row, &done, nil); err != nil || op.Key.Row == "" {
+			return err
+		}
+		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return &done, !done.ScheduledFor.Equal(now), nil
 }
 
 // BackfillRequest asks to fire the occurrences of the current version from From to To, both included. Those that have a
@@ -116,6 +457,8 @@ type BackfillRequest struct {
 	// Key is the idempotency key. Required: a request with the same key returns the backfill that the first one made.
 	Key string
 }
+
+var errUnfinished = errors.New("not built yet")
 
 // Backfill starts to fire past occurrences, which [Service.Backfills] shows. It returns [ErrNotFound], [ErrRevConflict], and an
 // [*InvalidError], also for more than [MaxBackfill] occurrences.

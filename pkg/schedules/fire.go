@@ -1,0 +1,315 @@
+package schedules
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/schedules/calendar"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// orphanGrace is how long after its time an entry stays though its change has not committed.
+const orphanGrace = 5 * time.Minute
+
+// Act acts on a due entry: it fires what is due, and writes the next entry. Several processes may act on one entry.
+func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutcome, error) {
+	sc, err := s.load(ctx, entry.JobID)
+	missing := errors.Is(err, ErrNotFound)
+	switch {
+	case err != nil && !missing:
+		return 0, err
+	case (missing || sc.Seq < entry.Rev) && time.Since(entry.Due) < orphanGrace:
+		return ledger.Early, nil
+	case missing:
+		return ledger.Orphaned, s.abandon(ctx, entry.JobID)
+	case sc.Seq < entry.Rev: // Its change becomes impossible.
+		return ledger.Orphaned, s.commit(ctx, sc, sc.EntryDue)
+	case !sc.EntryDue.Equal(entry.Due) || sc.EntryNonce != entry.Nonce:
+		return ledger.Stale, s.drop(ctx, entry)
+	}
+	cal, err := calendar.Parse(sc.def.Spec)
+	if err != nil {
+		return 0, fmt.Errorf("schedule %s: %w", sc.id, err)
+	}
+	if s.cfg.Build > sc.Build { // Its time zones may be newer.
+		sc.Build = s.cfg.Build
+		if next, ok := cal.Next(sc.Last); ok && sc.Trying.IsZero() {
+			sc.Next = next
+		}
+	}
+	_, err = s.pass(ctx, sc, cal, 0)
+	return ledger.Acted, err
+}
+
+// abandon makes the create of a schedule impossible whose HEAD is missing.
+func (s *Service) abandon(ctx context.Context, id string) error {
+	deleted := stored{id: id, head: head{State: Deleted, Seq: 1, Rev: 1}}
+	err := s.commit(ctx, &deleted, time.Time{})
+	if errors.Is(err, tablestore.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// drop deletes an entry that HEAD does not name.
+func (s *Service) drop(ctx context.Context, entry ledger.Entry) error {
+	_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.entryKey(entry.JobID, entry.Due, entry.Nonce)}})
+	if err != nil {
+		return fmt.Errorf("delete an entry of schedule %s: %w", entry.JobID, err)
+	}
+	return nil
+}
+
+// pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
+// settles leaves nothing to be tried again. more reports whether further occurrences are due.
+func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (more bool, err error) {
+	now := s.cfg.Now()
+	p := sc.due(cal, now, settle)
+	var rows tablestore.Batch
+	var decided []Fire
+	var again time.Time // when an occurrence is tried again
+	if p.many != nil {
+		if decided, rows, err = s.skipMany(ctx, sc, p.many, now); err != nil {
+			return false, err
+		}
+		sc.Last = p.many.ScheduledFor
+	}
+	for _, one := range p.steps {
+		fire, op, err := s.decide(ctx, sc, one, now)
+		if err != nil && one.fire && passing(err) && !one.at.Equal(sc.Trying) {
+			sc.Trying, sc.TryingSince, sc.Tries = one.at, now, 0
+		}
+		switch {
+		case err == nil:
+		case one.fire && passing(err) && settle > 0:
+			one.fire, one.detail = false, "was refused when the schedule was changed: "+reason(err)
+			if fire, op, err = s.decide(ctx, sc, one, now); err != nil {
+				return false, err
+			}
+		case one.fire && passing(err):
+			sc.Tries, sc.TryDetail = sc.Tries+1, reason(err)
+			again = now.Add(tryDelay(sc.Tries))
+		default:
+			return false, err
+		}
+		if !again.IsZero() {
+			break
+		}
+		decided, sc.Last = append(decided, fire), one.at
+		if op.Key.Row != "" {
+			rows = append(rows, op)
+		}
+	}
+	sc.count(decided)
+	if len(decided) > 0 {
+		if sc.Next, _ = cal.Next(sc.Last); sc.Next.IsZero() {
+			sc.State = Completed
+		}
+		if !sc.Trying.After(sc.Last) {
+			sc.Trying, sc.TryingSince, sc.Tries, sc.TryDetail = time.Time{}, time.Time{}, 0, ""
+		}
+	}
+	if !again.IsZero() {
+		if end := sc.tryUntil(cal); end.Before(again) {
+			again = end
+		}
+	}
+	trim := sc.Seq%trimEvery == 0
+	if trim {
+		if err := s.planTrim(ctx, sc, now); err != nil {
+			return false, err
+		}
+	}
+	if err := s.commit(ctx, sc, again, rows...); err != nil {
+		return false, err
+	}
+	for i := range decided {
+		s.cfg.Observe(&decided[i])
+	}
+	if trim {
+		return p.more, s.trim(ctx, sc)
+	}
+	return p.more, nil
+}
+
+// count counts the failures in a row.
+func (sc *stored) count(decided []Fire) {
+	for i := range decided {
+		switch decided[i].Outcome {
+		case Refused, Missed:
+			sc.FailuresInRow++
+		default:
+			sc.FailuresInRow = 0
+		}
+	}
+}
+
+// skipMany decides many missed occurrences. Some may have claims of a process that crashed.
+func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time.Time) (decided []Fire, rows tablestore.Batch, err error) {
+	many.Outcome, many.Version, many.DecidedAt, many.Detail = Missed, sc.Version, now, "were not fired in time"
+	claims, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{
+		Table: s.table, Partition: sc.id, From: fireRow(many.ScheduledFor), To: tablestore.PrefixEnd(fireRow(many.From)),
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the claims of schedule %s: %w", sc.id, err)
+	}
+	for i := range claims {
+		claim, err := decodeFire(&claims[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		fire, op, err := s.decide(ctx, sc, step{at: claim.ScheduledFor, detail: "was not fired in time"}, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		if decided = append(decided, fire); op.Key.Row != "" {
+			rows = append(rows, op)
+		}
+	}
+	key := s.key(sc.id, rowRange, newestFirst(many.ScheduledFor))
+	return append(decided, *many), append(rows, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(many, nil)}), nil
+}
+
+// decide fires an occurrence, or records that it is missed. It returns what became of it, and the write that marks a claim
+// whose job exists, if the row is to be changed. The error is one of the store, or a refusal that passes.
+func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Time) (Fire, tablestore.Op, error) {
+	fire := Fire{ScheduledFor: one.at, Version: sc.Version, DecidedAt: now}
+	if !one.fire {
+		fire.Outcome, fire.Detail = Missed, one.detail
+		return s.settle(ctx, sc.id, fireRow(one.at), &fire)
+	}
+	return s.submit(ctx, sc, fireRow(one.at), &fire, nil)
+}
+
+// submit accepts the command of an occurrence under that claim. A refusal that does not pass becomes the outcome.
+func (s *Service) submit(
+	ctx context.Context, sc *stored, row string, fire *Fire, replaces func(outcome string) bool,
+) (Fire, tablestore.Op, error) {
+	claim := &ledger.OccurrenceClaim{Row: row, Columns: fireCodec.Encode(fire, nil), Replaces: replaces}
+	submission, err := s.submission(&sc.def, sc.id, fire, claim)
+	if err == nil {
+		_, err = submission.Accept(ctx)
+	}
+	switch {
+	case err == nil, errors.Is(err, ledger.ErrClaimSettled):
+		return s.outcome(ctx, sc.id, row)
+	case passing(err):
+		return *fire, tablestore.Op{}, err
+	}
+	problem, _ := errors.AsType[*apierror.Error](err)
+	fire.Outcome, fire.Code, fire.Detail = Refused, string(problem.Code), problem.Summary()
+	if problem.Code == apierror.LineBusy && sc.def.Overlap == OverlapSkip {
+		fire.Outcome = Skipped
+	}
+	return s.settle(ctx, sc.id, row, fire)
+}
+
+// passing reports whether a refusal may pass: it is none that a client could only answer with another command.
+func passing(err error) bool {
+	problem, ok := errors.AsType[*apierror.Error](err)
+	if !ok {
+		return true
+	}
+	status := problem.Code.Status()
+	return status >= http500 || status == http429
+}
+
+// reason returns what the history says of a refusal.
+func reason(err error) string {
+	if problem, ok := errors.AsType[*apierror.Error](err); ok {
+		return problem.Summary()
+	}
+	return "the server could not accept the command"
+}
+
+// The statuses of passing refusals. A use case does not know net/http.
+const (
+	http429 = 429
+	http500 = 500
+)
+
+// settle gives the occurrence the outcome of fire, unless it has one or its job exists.
+func (s *Service) settle(ctx context.Context, id, row string, fire *Fire) (Fire, tablestore.Op, error) {
+	stored, err := s.cfg.Ledger.Settle(ctx, id, row, fireCodec.Encode(fire, nil))
+	if err != nil {
+		return *fire, tablestore.Op{}, err
+	}
+	return s.mark(&stored)
+}
+
+// outcome reads what became of an occurrence whose command was accepted, now or before.
+func (s *Service) outcome(ctx context.Context, id, row string) (Fire, tablestore.Op, error) {
+	parts, err := tablestore.Split(row)
+	if err != nil {
+		return Fire{}, tablestore.Op{}, err
+	}
+	stored, err := s.cfg.Store.Get(ctx, s.key(id, parts...))
+	if err != nil {
+		return Fire{}, tablestore.Op{}, fmt.Errorf("read an occurrence of schedule %s: %w", id, err)
+	}
+	return s.mark(&stored)
+}
+
+// mark returns the outcome of a decided occurrence. If its row is still a claim, its job exists, and op marks it as fired.
+func (s *Service) mark(row *tablestore.Row) (fire Fire, op tablestore.Op, err error) {
+	if fire, err = decodeFire(row); err != nil || fire.Outcome != Claimed {
+		return fire, op, err
+	}
+	fire.Outcome = Fired
+	return fire, tablestore.Op{
+		Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag, Properties: fireCodec.Encode(&fire, row.Properties),
+	}, nil
+}
+
+// submission prepares the command of an occurrence.
+func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledger.OccurrenceClaim) (*commands.Submission, error) {
+	body, err := def.body(fire.ScheduledFor)
+	if err != nil {
+		return nil, err
+	}
+	submission, err := s.cfg.Commands.Prepare(body, commands.Headers{}, func(string) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	order, most := &statemachine.Order{Key: id, Kind: statemachine.OrderOfSchedule, Mode: statemachine.OrderFIFO}, 0
+	switch {
+	case def.Overlap == OverlapAllow, submission.Ordered():
+		order = nil
+	case def.Overlap == OverlapQueue:
+		most = 1
+	case def.Overlap == OverlapCancel:
+		order.Mode, order.CancelsRunning = statemachine.OrderNewest, true
+	default:
+		order.Mode = statemachine.OrderReject
+	}
+	submission.Occur(statemachine.Occurrence{ScheduleID: id, Version: fire.Version, For: fire.ScheduledFor}, claim, order, most)
+	return submission, nil
+}
+
+// body returns the command of an occurrence.
+func (d *Definition) body(at time.Time) ([]byte, error) {
+	zone, err := time.LoadLocation(cmp.Or(d.TimeZone, "UTC"))
+	if err != nil {
+		return nil, &apierror.Error{Code: apierror.InvalidEnvelope, Detail: "The server does not know the time zone " + d.TimeZone + ".", Err: err}
+	}
+	tenant, err := json.Marshal(d.TenantID)
+	if err != nil {
+		return nil, fmt.Errorf("write a tenant id: %w", err)
+	}
+	text := bytes.TrimSpace(d.Command)
+	text = bytes.ReplaceAll(text, []byte("${scheduled_for}"), []byte(at.UTC().Format(time.RFC3339)))
+	text = bytes.ReplaceAll(text, []byte("${scheduled_date}"), []byte(at.In(zone).Format(time.DateOnly)))
+	if rest, isObject := bytes.CutPrefix(text, []byte("{")); isObject && len(rest) > 1 {
+		text = append([]byte(`{"tenant_id":`+string(tenant)+","), rest...)
+	}
+	return text, nil
+}

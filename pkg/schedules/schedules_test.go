@@ -1,0 +1,372 @@
+package schedules_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/schedules"
+	"github.com/lucius-project/lucius/pkg/schedules/calendar"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const protocol = `
+protocol_id: report
+request_types: [report.make]
+steps:
+  - step_id: make
+    step_type: MAKE
+    service: maker
+`
+
+// house is one process with its schedules.
+type house struct {
+	t    *testing.T
+	ctl  *schedules.Service
+	cron *background.Cron
+	jobs *ledgertest.Ledger
+	seen []schedules.Outcome
+}
+
+// open returns a process on the store.
+func open(t *testing.T, store tablestore.Store, cfg ledger.Config) *house {
+	t.Helper()
+	cfg.Store = store
+	h := &house{t: t, jobs: ledgertest.Open(t, cfg)}
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"report.yaml": {Data: []byte(protocol)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := routing.New(routing.Config{Lanes: 2, TopicPrefix: "topic"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := commands.New(commands.Config{
+		Ledger: h.jobs.Ledger, Protocols: commands.NewProtocolHolder(registry), Router: router, Defaults: ledgertest.Policy(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.ctl, err = schedules.New(schedules.Config{
+		Store: h.jobs.Store, Commands: service, Ledger: h.jobs.Ledger,
+		Observe: func(f *schedules.Fire) { h.seen = append(h.seen, f.Outcome) },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if h.cron, err = background.NewCron(background.CronConfig{Schedules: h.ctl}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// minutely is a schedule that is due each minute.
+func minutely() schedules.Definition {
+	return schedules.Definition{
+		TenantID: "acme", Name: "nightly", Spec: calendar.Spec{Every: time.Minute},
+		Overlap: schedules.OverlapAllow, CatchUp: schedules.CatchUp{Policy: schedules.CatchUpLast, Window: time.Hour},
+		Command: []byte(`{"request_type":"report.make","schema_version":"1","payload":{"for":"${scheduled_for}"},` +
+			`"input_ref":{"uri":"s3://in/${scheduled_date}"},"output_ref":{"uri":"s3://out"}}`),
+	}
+}
+
+func (h *house) create(def schedules.Definition) *schedules.Schedule {
+	h.t.Helper()
+	sc, err := h.ctl.Create(h.t.Context(), def, "ops")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return sc
+}
+
+// pass fires what is due now.
+func (h *house) pass() {
+	h.t.Helper()
+	if _, err := h.cron.RunOnce(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+	h.cron.Wait()
+}
+
+// run lets time go by, with a pass each second.
+func (h *house) run(d time.Duration) {
+	h.t.Helper()
+	for range int(d / time.Second) {
+		time.Sleep(time.Second)
+		h.pass()
+	}
+}
+
+// history returns the outcomes, oldest first.
+func (h *house) history() []schedules.Fire {
+	h.t.Helper()
+	fires, _, err := h.ctl.Fires(h.t.Context(), "acme", "nightly", "", 1000)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	slices.Reverse(fires)
+	return fires
+}
+
+func (h *house) outcomes() (all []schedules.Outcome) {
+	for _, fire := range h.history() {
+		all = append(all, fire.Outcome)
+	}
+	return all
+}
+
+func (h *house) want(outcomes ...schedules.Outcome) {
+	h.t.Helper()
+	if diff := cmp.Diff(outcomes, h.outcomes()); diff != "" {
+		h.t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// onEachStore runs the test on virtual time, on a store that is atomic and on one that is not.
+func onEachStore(t *testing.T, cfg ledger.Config, test func(t *testing.T, h *house)) {
+	t.Helper()
+	for name, store := range map[string]func() tablestore.Store{"atomic": ledgertest.Atomic, "split": ledgertest.Split} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { test(t, open(t, store(), cfg)) })
+		})
+	}
+}
+
+const (
+	fired   = schedules.Fired
+	skipped = schedules.Skipped
+	missed  = schedules.Missed
+)
+
+func TestSchedule_FiresEachOccurrenceOnce(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		sc := h.create(minutely())
+		h.run(3 * time.Minute)
+		h.want(fired, fired, fired)
+		for i, fire := range h.history() {
+			job := h.jobs.Read(fire.JobID).Job
+			if job.Occurrence != (statemachine.Occurrence{ScheduleID: sc.ID, Version: 1, For: fire.ScheduledFor}) {
+				t.Errorf("job %d is of %+v", i, job.Occurrence)
+			}
+			if want := `{"uri":"s3://in/2000-01-01"}`; string(job.InputRef) != want {
+				t.Errorf("input_ref is %s, want %s", job.InputRef, want)
+			}
+			payload, err := h.jobs.Payload(t.Context(), job.ID)
+			if want := `{"for":"` + fire.ScheduledFor.Format(time.RFC3339) + `"}`; err != nil || string(payload) != want {
+				t.Errorf("payload is %s, want %s (%v)", payload, want, err)
+			}
+		}
+		now, err := h.ctl.Get(t.Context(), "acme", "nightly")
+		if err != nil || now.State != schedules.Active || !now.Upcoming.Equal(now.Last.Add(time.Minute)) || now.LastFire == nil {
+			t.Errorf("schedule is %+v (%v)", now, err)
+		}
+	})
+}
+
+func TestSchedule_AfterADowntimeFollowsItsPolicy(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[schedules.CatchUpPolicy][]schedules.Outcome{
+		schedules.CatchUpNone: {missed, missed, missed, missed, missed},
+		schedules.CatchUpLast: {missed, missed, missed, missed, fired},
+		schedules.CatchUpAll:  {fired, fired, fired, fired, fired},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(_ *testing.T, h *house) {
+				def := minutely()
+				def.CatchUp.Policy, def.Every = policy, 2*time.Minute
+				h.create(def)
+				time.Sleep(11*time.Minute + 30*time.Second)
+				h.pass()
+				h.want(want...)
+			})
+		})
+	}
+}
+
+func TestSchedule_RecordsALongDowntimeInOneRow(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		time.Sleep(30*24*time.Hour + 30*time.Second)
+		h.run(10 * time.Second)
+		fires := h.history()
+		if len(fires) != 11 || fires[0].From.IsZero() || fires[10].Outcome != fired {
+			t.Errorf("history is %+v", fires)
+		}
+	})
+}
+
+func TestSchedule_OverlapIsALine(t *testing.T) {
+	t.Parallel()
+	for overlap, want := range map[schedules.Overlap][]schedules.Outcome{
+		schedules.OverlapSkip:   {fired, skipped, skipped, skipped},
+		schedules.OverlapQueue:  {fired, fired, missed}, // The fourth is still tried.
+		schedules.OverlapCancel: {fired, fired, fired, fired},
+		schedules.OverlapAllow:  {fired, fired, fired, fired},
+	} {
+		t.Run(string(overlap), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(_ *testing.T, h *house) {
+				def := minutely()
+				def.Overlap = overlap
+				h.create(def)
+				h.run(4*time.Minute + 59*time.Second)
+				h.want(want...)
+			})
+		})
+	}
+}
+
+func TestSchedule_TriesAgainWhileTheTenantIsAtItsLimit(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{Limit: func(string) int { return 1 }}, func(t *testing.T, h *house) {
+		def := minutely()
+		def.Every = time.Hour
+		h.create(def)
+		first, _, err := h.ctl.Run(t.Context(), schedules.Change{TenantID: "acme", Name: "nightly"}, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.run(time.Hour + 5*time.Minute)
+		h.want(fired)
+		h.jobs.Apply(first.JobID, statemachine.Cancel{})
+		h.run(time.Minute + time.Second)
+		h.want(fired, fired)
+		h.run(time.Hour + 6*time.Minute)
+		h.want(fired, fired, missed)
+	})
+}
+
+func TestSchedule_ChangesDecideWhatIsDueFirst(t *testing.T) {
+	t.Parallel()
+	change := schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
+	for name, act := range map[string]func(h *house) error{
+		"edit": func(h *house) error {
+			def := minutely()
+			def.Every = time.Hour
+			_, err := h.ctl.Edit(h.t.Context(), change, def)
+			return err
+		},
+		"pause": func(h *house) error {
+			_, err := h.ctl.Pause(h.t.Context(), change)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				time.Sleep(time.Minute + time.Second)
+				if err := act(h); err != nil {
+					t.Fatal(err)
+				}
+				h.run(2 * time.Minute)
+				h.want(fired)
+				if version := h.history()[0].Version; version != 1 {
+					t.Errorf("the occurrence was fired by version %d", version)
+				}
+			})
+		})
+	}
+}
+
+func TestSchedule_PauseDecidesWhatAFastClockMayBeFiring(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		change := schedules.Change{TenantID: "acme", Name: "nightly"}
+		time.Sleep(57 * time.Second)
+		if _, err := h.ctl.Pause(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		h.want(missed)
+		h.run(3 * time.Minute)
+		if _, err := h.ctl.Resume(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		h.run(time.Minute)
+		h.want(missed, missed, fired)
+	})
+}
+
+func TestSchedule_NameIsFreeAfterTheDelete(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		first := h.create(minutely())
+		if _, err := h.ctl.Create(t.Context(), minutely(), ""); !errors.Is(err, schedules.ErrExists) {
+			t.Errorf("a second create: %v", err)
+		}
+		change := schedules.Change{TenantID: "acme", Name: "nightly", Rev: first.Rev + 1}
+		if err := h.ctl.Delete(t.Context(), change); !errors.Is(err, schedules.ErrRevConflict) {
+			t.Errorf("delete at another rev: %v", err)
+		}
+		change.Rev = first.Rev
+		if err := h.ctl.Delete(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.ctl.Get(t.Context(), "acme", "nightly"); !errors.Is(err, schedules.ErrNotFound) {
+			t.Errorf("get after the delete: %v", err)
+		}
+		second := h.create(minutely())
+		if second.ID == first.ID {
+			t.Error("the second schedule has the id of the first")
+		}
+		h.run(time.Minute)
+		h.want(fired)
+		if all, next, err := h.ctl.List(t.Context(), "acme", schedules.Active, "", 10); err != nil || len(all) != 1 || next != "" {
+			t.Errorf("list is %+v, %q (%v)", all, next, err)
+		}
+	})
+}
+
+func TestSchedule_RunIsRepeatable(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		change := schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
+		first, replayed, err := h.ctl.Run(t.Context(), change, "k")
+		if err != nil || replayed || first.Outcome != fired || first.JobID == "" {
+			t.Fatalf("first run: %+v, replayed %t (%v)", first, replayed, err)
+		}
+		time.Sleep(time.Second)
+		again, replayed, err := h.ctl.Run(t.Context(), change, "k")
+		if err != nil || !replayed || again.JobID != first.JobID {
+			t.Errorf("second run: %+v, replayed %t (%v)", again, replayed, err)
+		}
+	})
+}
+
+func TestSchedule_PurgeOfAJobLeavesItsOccurrenceDecided(t *testing.T) {
+	t.Parallel()
+	cfg := ledger.Config{Retention: time.Minute, KeyTTL: time.Minute}
+	onEachStore(t, cfg, func(t *testing.T, h *house) {
+		def := minutely()
+		def.Every = time.Hour
+		h.create(def)
+		h.run(time.Hour)
+		job := h.history()[0].JobID
+		h.jobs.Apply(job, statemachine.Cancel{})
+		time.Sleep(10 * time.Minute)
+		for _, result := range h.jobs.Purge(t.Context(), h.jobs.Entries(ledger.Retention, time.Now())) {
+			if result.Err != nil || result.Outcome != ledger.PurgeDone {
+				t.Fatalf("purge: %+v", result)
+			}
+		}
+		if fire := h.history()[0]; !fire.JobPurged || fire.Outcome != fired || fire.JobID != job {
+			t.Errorf("the occurrence is %+v", fire)
+		}
+	})
+}
