@@ -7,6 +7,7 @@
 //	     ──▶ Reconciler  all live jobs    ──▶ ledger.Inspect
 //	     ──▶ Bulk        operations       ──▶ commands.Rerun, ledger.Change
 //	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
+//	     ──▶ Cron        due schedules    ──▶ schedules.Act
 //	     ──▶ Watcher     changed files    ──▶ Files.Look
 //
 // Each has a RunOnce method, which makes one pass and which tests can call, and a Loop

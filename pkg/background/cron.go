@@ -1,0 +1,115 @@
+package background
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// cronDeadline bounds the work on one schedule: a command that hangs delays no other schedule for longer, and 15 not at
+// all.
+const cronDeadline = 30 * time.Second
+
+// Schedules are the schedules that a [Cron] fires.
+type Schedules interface {
+	ledger.Schedule
+	Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutcome, error)
+}
+
+// CronConfig configures a [Cron].
+type CronConfig struct {
+	// Schedules holds the entries. Required.
+	Schedules Schedules
+	// Parallel is how many schedules are worked on at once. Optional. Defaults to 16.
+	Parallel int
+	// Logger logs schedules that could not be fired. Optional.
+	Logger *slog.Logger
+}
+
+// Cron fires schedules whose entries are due. Any number may run on one store. A pass starts the work and does not wait for
+// it, so that a slow one does not hold up the others; a schedule is worked on once at a time.
+type Cron struct {
+	cfg  CronConfig
+	walk ledger.Walker
+	work sync.WaitGroup
+
+	mu   sync.Mutex // guards busy
+	busy map[string]bool
+}
+
+// NewCron returns a cron. The error names the missing field.
+func NewCron(cfg CronConfig) (*Cron, error) {
+	if cfg.Schedules == nil {
+		return nil, errors.New("cron: Schedules is required")
+	}
+	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	return &Cron{cfg: cfg, walk: ledger.Walker{Schedule: cfg.Schedules}, busy: map[string]bool{}}, nil
+}
+
+// Loop returns the loop that fires schedules.
+func (c *Cron) Loop() Loop {
+	return Loop{Name: "schedules", Pass: func(ctx context.Context) error {
+		_, err := c.RunOnce(ctx)
+		return err
+	}, Drain: c.work.Wait}
+}
+
+// Wait waits for the work that passes have started.
+func (c *Cron) Wait() { c.work.Wait() }
+
+// RunOnce starts the work on due entries, as far as there is room. The error is one of reading them. One pass runs at a time.
+func (c *Cron) RunOnce(ctx context.Context) (pass Pass, err error) {
+	err = c.walk.Pass(ctx, c.room, func(entries []ledger.Entry) bool {
+		for _, entry := range entries {
+			if !c.begin(entry.JobID) {
+				continue // The next pass finds the entry again.
+			}
+			pass.Done++
+			c.work.Go(func() {
+				defer c.end(entry.JobID)
+				c.act(ctx, entry)
+			})
+		}
+		return true
+	})
+	return pass, err
+}
+
+// act works on one entry.
+func (c *Cron) act(ctx context.Context, entry ledger.Entry) {
+	ctx, cancel := context.WithTimeout(ctx, cronDeadline)
+	defer cancel()
+	if _, err := c.cfg.Schedules.Act(ctx, entry); err != nil && ctx.Err() == nil {
+		c.cfg.Logger.WarnContext(ctx, "schedule not fired", "schedule_id", entry.JobID, "error", err)
+	}
+}
+
+// room returns how many more schedules can be worked on.
+func (c *Cron) room() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cfg.Parallel - len(c.busy)
+}
+
+// begin reports whether the schedule may be worked on.
+func (c *Cron) begin(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[id] {
+		return false
+	}
+	c.busy[id] = true
+	return true
+}
+
+func (c *Cron) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.busy, id)
+}
