@@ -120,6 +120,7 @@ var tables = [
   'luciusjobindex'
   'luciusschedule'
   'luciusqueue'
+  'luciuscron'
 ]
 
 resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {

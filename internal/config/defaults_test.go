@@ -28,7 +28,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		StepsTable: "luciussteps",
 		Tables: ledger.Tables{
 			Ledger: "luciusledger", Idempotency: "jobidempotency", Index: "luciusjobindex", Schedule: "luciusschedule",
-			Queue: "luciusqueue",
+			Queue: "luciusqueue", Cron: "luciuscron",
 		},
 		ProjectedTables: config.ProjectedTables{Jobs: "luciusjobs", Outbox: "luciusoutbox", Events: "luciusevents"},
 		Bus:             "queue", TopicPrefix: "global-bus-p", Lanes: 16,

@@ -85,6 +85,7 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_JOB_INDEX_TABLE", "luciusjobindex", "table of the lists", into(&c.Tables.Index, tableName)},
 		{"LUCIUS_SCHEDULE_TABLE", "luciusschedule", "table of the schedule and the live jobs", into(&c.Tables.Schedule, tableName)},
 		{"LUCIUS_QUEUE_TABLE", "luciusqueue", "table of the pull queue", into(&c.Tables.Queue, tableName)},
+		{"LUCIUS_CRON_TABLE", "luciuscron", "table of the schedules", into(&c.Tables.Cron, tableName)},
 
 		// Deadlines and budgets.
 		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", into(&c.Steps.AckTimeout, duration)},

@@ -21,6 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -52,6 +53,7 @@ type UseCases struct {
 	Limits    *limits.Service
 	LimitGate *limits.Gate
 	Marks     *marks.Service
+	Schedules *schedules.Service
 	Protocols *commands.ProtocolHolder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
 	// concurrent use. The error is the store's.

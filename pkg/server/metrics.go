@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -27,6 +28,8 @@ type meters struct {
 	bulkJobs, webhooks     *prometheus.CounterVec
 	rejected               *prometheus.CounterVec
 	looks                  *prometheus.CounterVec
+	occurrences            *prometheus.CounterVec
+	occurrencesLate        prometheus.Histogram
 	limits                 map[limits.Figure]*prometheus.CounterVec
 	unrecorded             prometheus.Counter
 	sweepFailures          prometheus.Counter
@@ -67,6 +70,13 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
 	})
+	m.occurrences = m.Counter("lucius_schedule_fires_total", "Occurrences of schedules, by what became of them.", "outcome")
+	metrics.Create(m.occurrences, metrics.Names(schedules.Fired, schedules.Skipped, schedules.Refused, schedules.Missed))
+	m.occurrencesLate = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "lucius_schedule_late_seconds", Help: "Time from an occurrence of a schedule until its job was accepted.",
+		Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600},
+	})
+	m.MustRegister(m.occurrencesLate)
 	m.limits = map[limits.Figure]*prometheus.CounterVec{
 		limits.Granted:   m.Counter("lucius_limit_granted_total", "Tokens that this process leased, by limit.", "limit"),
 		limits.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
@@ -116,6 +126,14 @@ func (m *meters) observeDates(pass background.SweeperPass) {
 		m.fired.WithLabelValues(outcome.String()).Add(float64(n))
 	}
 	m.sweepFailures.Add(float64(pass.Failed))
+}
+
+// observeOccurrence counts an occurrence of a schedule. Many missed ones in one row count as one.
+func (m *meters) observeOccurrence(fire *schedules.Fire) {
+	m.occurrences.WithLabelValues(string(fire.Outcome)).Inc()
+	if fire.Outcome == schedules.Fired {
+		m.occurrencesLate.Observe(fire.Late().Seconds())
+	}
 }
 
 // observeLimit counts a change of a limit's figures. The first one makes all of them exist, so

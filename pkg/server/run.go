@@ -129,6 +129,7 @@ func (s *Server) loops() []func(context.Context) error {
 	if s.cfg.has(RoleSweeper) {
 		every(s.cfg.SweepInterval, s.clock.guard(s.sweeper.Loop()))
 		every(s.datesInterval(), s.clock.guard(s.dates.Loop()))
+		every(s.datesInterval(), s.clock.guard(s.cron.Loop()))
 		every(s.cfg.SweepInterval, s.clock.guard(s.retention.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.AgeLoop()))

@@ -25,6 +25,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -55,6 +56,7 @@ type Server struct {
 
 	sweeper   *background.Sweeper
 	dates     *background.Sweeper
+	cron      *background.Cron
 	retention *background.Retention
 	bulk      *background.Bulk
 	webhooks  *background.Webhooks
@@ -253,6 +255,9 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 	if s.dates, err = background.NewSweeper(dates); err != nil {
 		return err
 	}
+	if err = s.openSchedules(); err != nil {
+		return err
+	}
 	if s.retention, err = background.NewRetention(background.RetentionConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Observe: func(outcome ledger.Purged) { s.meters.purged.WithLabelValues(outcome.String()).Inc() },
@@ -277,6 +282,18 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 	s.uses.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{
 		Ledger: s.uses.Ledger, Counts: s.uses.Counts, Logger: s.log,
 	})
+	return err
+}
+
+// openSchedules opens the schedules and what fires them.
+func (s *Server) openSchedules() (err error) {
+	if s.uses.Schedules, err = schedules.New(schedules.Config{
+		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands, Tolerance: s.cfg.ClockTolerance,
+		Observe: s.meters.observeOccurrence,
+	}); err != nil {
+		return err
+	}
+	s.cron, err = background.NewCron(background.CronConfig{Schedules: s.uses.Schedules, Logger: s.log})
 	return err
 }
 
