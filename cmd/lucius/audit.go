@@ -95,6 +95,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 	options.Tables = audit.Tables{
 		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule,
 		Idempotency: cfg.Tables.Idempotency, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
+		Cron: cfg.Tables.Cron,
 	}
 	return audit.Run(ctx, audit.Config{Store: store, Confirm: confirm, Options: options})
 }

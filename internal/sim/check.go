@@ -24,7 +24,7 @@ const (
 // tables holds the names for the audit.
 var tables = audit.Tables{
 	Ledger: tableLedger, Schedule: tableSchedule, Queue: tableQueue,
-	Idempotency: "jobidempotency", Index: "luciusjobindex",
+	Idempotency: "jobidempotency", Index: "luciusjobindex", Cron: tableCron,
 }
 
 // auditOptions holds the settings on which the keys of entries and hints depend.
@@ -49,7 +49,9 @@ type checker struct {
 	reports map[string]done            // the reports that succeeded, by name
 
 	entered map[string]bool // the jobs for which a schedule entry was written
-	lists   map[int]int     // how many complete lists by document or tags had so many jobs
+	// occurrences holds the job of each claim of an occurrence, also after its purge.
+	occurrences map[string]string
+	lists       map[int]int // how many complete lists by document or tags had so many jobs
 
 	starts     []time.Time          // of the limited service, in order
 	inLine     map[string]*lineCopy // lines by id
@@ -109,7 +111,7 @@ func newChecker(w *world) *checker {
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
 		asked: map[string]time.Duration{},
 		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
-		entered: map[string]bool{}, lists: map[int]int{},
+		entered: map[string]bool{}, lists: map[int]int{}, occurrences: map[string]string{},
 		inLine: map[string]*lineCopy{}, askedAt: map[string]int{}, answeredAt: map[string]int{},
 	}
 }
@@ -191,7 +193,13 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 			c.takeLine(c.lineOf(id), writes)
 			break
 		}
+		if partition == "cron" {
+			c.checkCronEntries(writes)
+			break
+		}
 		c.checkSchedule(writes)
+	case tableCron:
+		c.checkCron(partition, writes)
 	case tableQueue:
 		c.checkQueue(writes)
 	default:

@@ -96,7 +96,9 @@ func (c *checker) takeHead(j *job, w *write) {
 	default:
 		j.exists = !next.Tombstone
 	}
-	j.row = next
+	if j.row = next; j.exists {
+		c.takeOccurrence(j, w.op.Properties)
+	}
 }
 
 // mayPurge reports whether a job has ended for as long as it has to be kept.
@@ -229,7 +231,7 @@ func (c *checker) checkNewJob(j *job) {
 		if other.row.Tenant == j.row.Tenant && !other.row.Terminal() && other.row.Place.Took == "" {
 			live++
 		}
-		if other != j && j.row.RerunOf == "" && other.row.RerunOf == "" && other.row.Tenant == j.row.Tenant &&
+		if other != j && j.row.RerunOf == "" && j.row.Occurrence.ScheduleID == "" && other.row.RerunOf == "" && other.row.Tenant == j.row.Tenant &&
 			other.row.IdempotencyKey == j.row.IdempotencyKey && !c.keyFree(other) {
 			c.violate("S11", "jobs %s and %s have one idempotency key", other.id, j.id)
 		}

@@ -199,7 +199,9 @@ func (c *checker) checkInLine(was, j *job) {
 // checkSuperseded checks that a newer version of the job was accepted.
 func (c *checker) checkSuperseded(was, j *job) {
 	at := j.row.Place
-	if j.row.OrderMode != "newest" || was.row.Attempts > 0 && !c.w.scenario.bare { // Explored jobs may cancel a running one.
+	// Explored jobs, and those of schedules, may cancel a running one.
+	cancels := c.w.scenario.bare || j.row.Occurrence.ScheduleID != ""
+	if j.row.OrderMode != "newest" || was.row.Attempts > 0 && !cancels {
 		c.violate("lines", "L8: job %s, whose mode is %s, was superseded after %d attempts", j.id, j.row.OrderMode, was.row.Attempts)
 	}
 	for _, other := range c.jobs {

@@ -55,6 +55,9 @@ func (c *checker) takeDescription(was, j *job) {
 		return
 	}
 	j.created, j.tenant, j.doc, j.tags = c.seq, j.row.Tenant, doc, tags
+	if j.row.Occurrence.ScheduleID != "" {
+		return // Its command has no document, and no tags.
+	}
 	by := ""
 	for _, tag := range tags {
 		if name, found := strings.CutPrefix(tag, "by="); found {

@@ -40,6 +40,10 @@ func (w *world) startActors() {
 		foreman := w.visitor("foreman")
 		w.actors.Go(foreman.releaseLines)
 	}
+	if w.scenario.scheduled {
+		planner := w.visitor("planner")
+		w.actors.Go(planner.plan)
+	}
 	n := 0
 	work := func(manner func(*visitor)) {
 		n++

@@ -111,6 +111,9 @@ func (w *world) idlePhase() {
 	if w.scenario.dated {
 		passes += int(idleTime / sweepInterval)
 	}
+	if w.scenario.scheduled {
+		passes += int(idleTime / sweepInterval)
+	}
 	if w.scenario.pauses {
 		passes += int(idleTime / time.Second) // the gate reads changes
 	}
@@ -169,6 +172,10 @@ func stepsOf(j *job) string {
 func (w *world) surplus(key tablestore.Key) string {
 	row := w.check.rows[key]
 	switch {
+	case key.Table == tableCron && strings.HasPrefix(key.Row, "FIRE:") && row.Get("outcome").String() == "claimed":
+		return "undecided occurrence"
+	case key.Table == tableSchedule && key.Partition == "cron":
+		return "entry of a schedule"
 	case key.Table == tableSchedule && timed(strings.Split(key.Row, ":")):
 		return "entry"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "live:"):

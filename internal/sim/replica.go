@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/projections"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -61,6 +62,7 @@ type parts struct {
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
 	counts     *search.Counts
+	schedules  *schedules.Service // nil unless the scenario has schedules
 	handler    http.Handler
 	loops      []loop
 }

@@ -30,6 +30,7 @@ type scenario struct {
 	pauses        bool // operators pause dispatch by scope
 	dated         bool // a third of the commands has dates, and operators reschedule jobs
 	bare          bool // processes are ledgers alone: see Explore
+	scheduled     bool // operators make, change and delete schedules
 	ordered       bool // two thirds of the commands have an order key
 	classed       bool // a third of the commands is bulk work, and operators change classes
 	described     bool // commands have documents and tags, and clients list jobs by them

@@ -71,6 +71,11 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	if err != nil {
 		return err
 	}
+	if w.scenario.scheduled {
+		if err := m.openSchedules(w, p, store, accepting); err != nil {
+			return err
+		}
+	}
 	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
 	operations, err := background.NewOperations(background.OperationsConfig{
 		Ledger: m.ledger, Commands: accepting, Store: store, Table: table, Random: random,

@@ -101,6 +101,9 @@ func fresh() []uint64 {
 		if seeds[i]/32%2 == 1 { // Each kind of scenario has both.
 			seeds[i] |= sim.Ordered
 		}
+		if seeds[i]/64%4 == 1 {
+			seeds[i] |= sim.Scheduled
+		}
 	}
 	return seeds
 }

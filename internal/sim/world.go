@@ -117,7 +117,8 @@ func newWorld(seed uint64) *world {
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	w.scenario.limits = (w.scenario.pull || w.scenario.mixed) && slices.Contains([]uint64{2, 9, 10, 14}, seed%16)
-	w.scenario.dated = seed%4 == 2 || seed%32 == 5                  // The latter in the layout "table", with pauses.
+	w.scenario.dated = seed%4 == 2 || seed%32 == 5 // The latter in the layout "table", with pauses.
+	w.scenario.scheduled = seed&Scheduled != 0
 	if w.scenario.ordered = seed&Ordered != 0; w.scenario.ordered { // So many that jobs often wait.
 		w.scenario.commands, w.scenario.submits = w.scenario.commands+8, w.scenario.submits+6
 	}

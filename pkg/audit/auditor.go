@@ -47,7 +47,7 @@ type auditor struct {
 	known   map[string]fact // By job id.
 	kinds   map[string]bool // The kinds of work in the queue's catalog.
 	suspect []suspicion
-	line    string // The partition of the line that was judged last.
+	line    string // The partition of the line, or of the schedule, that was judged last.
 }
 
 // fact is what the audit remembers of a job for the rows in other partitions.
@@ -60,6 +60,7 @@ type fact struct {
 	hint      tablestore.Key // Of the ready hint that a queued item names.
 	listed    tablestore.Key // In the list of live jobs by state.
 	turn      *turn          // Of a job with a place in a line.
+	claimed   string         // The claim of its occurrence, if a schedule submitted it.
 }
 
 // suspicion holds findings that must be confirmed.
@@ -105,6 +106,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	a.order()
+	a.occurrences()
 	if err := a.confirm(ctx, cfg.Confirm); err != nil {
 		return nil, err
 	}
@@ -199,7 +201,7 @@ func (a *auditor) factOf(e *Evidence) fact {
 	if e.Job.Tombstone {
 		return fact{tombstone: true}
 	}
-	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, slot: e.slotKey(&a.o)}
+	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, slot: e.slotKey(&a.o), claimed: e.claimed()}
 	if !e.Job.Terminal() {
 		f.listed = e.liveKey(&a.o)
 	}
@@ -235,7 +237,14 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 // strays judges the rows of the other tables; each must belong to a job.
 func (a *auditor) strays(ctx context.Context) error {
 	t := &a.o.Tables
-	return a.walk(ctx, []string{t.Schedule, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
+	return a.walk(ctx, slices.DeleteFunc([]string{t.Schedule, t.Idempotency, t.Index, t.Queue, t.Cron}, func(table string) bool { return table == "" }), func(row tablestore.Row) error {
+		if row.Key.Table == t.Cron {
+			if row.Key.Partition == a.line || strings.HasPrefix(row.Key.Partition, "names:") {
+				return nil
+			}
+			a.line = row.Key.Partition
+			return a.schedule(ctx, row.Key.Partition)
+		}
 		if row.Key.Table == t.Schedule && strings.HasPrefix(row.Key.Partition, "line:") {
 			return a.lineRow(ctx, &row)
 		}

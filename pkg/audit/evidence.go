@@ -14,7 +14,7 @@ import (
 
 // Tables are the names of the tables.
 type Tables struct {
-	Ledger, Schedule, Idempotency, Index, Queue string
+	Ledger, Schedule, Idempotency, Index, Queue, Cron string
 }
 
 // Options are the facts about a store that its jobs are judged by.
@@ -138,6 +138,9 @@ func (e *Evidence) slotKey(o *Options) tablestore.Key {
 }
 
 func (e *Evidence) recordKey(o *Options) tablestore.Key {
+	if id := e.Job.Occurrence.ScheduleID; id != "" {
+		return tablestore.Key{Table: o.Tables.Cron, Partition: id, Row: e.Job.Record}
+	}
 	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Record}
 }
 

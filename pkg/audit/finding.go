@@ -25,6 +25,7 @@ const (
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Dates     Invariant = "dates"     // a job begins, and expires, only at its dates
 	Lines     Invariant = "lines"     // the jobs of a line begin one after the other
+	Schedules Invariant = "schedules" // each occurrence of a schedule has one outcome, and at most one job
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
 	Slot      Invariant = "slot"      // live jobs hold their slots, others none
 	Listed    Invariant = "listed"    // lists show every job

@@ -24,7 +24,7 @@ const (
 
 var tables = audit.Tables{
 	Ledger: "luciusledger", Schedule: "luciusschedule", Idempotency: "jobidempotency",
-	Index: "luciusjobindex", Queue: "luciusqueue",
+	Index: "luciusjobindex", Queue: "luciusqueue", Cron: "luciuscron",
 }
 
 // fixture is a store with a job in each state, by name, that the program's

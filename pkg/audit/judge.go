@@ -400,9 +400,11 @@ func (j *judge) judgeOutside() {
 		return // The key may name another job by now, or none because this one is about to be purged.
 	}
 	record := j.outside[j.recordKey(j.o)]
-	if owner := record.Get("job_id").String(); owner != j.JobID {
+	if owner := record.Get("job_id").String(); owner == "" && j.Job.Occurrence.ScheduleID != "" && j.Job.Terminal() {
+		return // The history of its schedule was trimmed.
+	} else if owner != j.JobID {
 		j.violate(Key, "its idempotency key names job %q", owner)
-	} else if record.Get("idempotency_hash").String() != j.Job.Hash {
+	} else if record.Get("idempotency_hash").String() != j.Job.Hash && j.Job.Occurrence.ScheduleID == "" {
 		j.violate(Key, "its idempotency key has another hash")
 	}
 }

@@ -46,6 +46,7 @@ type JobRow struct {
 	OrderKey, OrderMode    string
 	Blocks                 bool
 	Place                  statemachine.Place
+	Occurrence             statemachine.Occurrence
 	EntryKind, EntryNonce  string
 	EntryDue               time.Time
 	SlotPartition, SlotRow string
@@ -70,6 +71,7 @@ func ReadJob(p tablestore.Properties) JobRow {
 	}
 	j.OrderKey, j.OrderMode, j.Blocks = c.text("order_key"), c.text("order_mode"), c.get("order_blocks").Bool()
 	j.Place, _ = statemachine.ParsePlace(c.text("place")) // The rules of lines report a place that cannot be read.
+	j.Occurrence, _ = statemachine.ParseOccurrence(c.text("occurrence"))
 	if tags := c.text("tags"); tags != "" {
 		j.Tags = strings.Split(tags, "\n")
 	}

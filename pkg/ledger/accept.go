@@ -275,12 +275,12 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
 			Record: a.record.Row, Slot: a.slot, Supersedes: a.cmd.Job.Supersedes, Line: a.place.Line, lists: a.lists,
-			ScheduleID: a.cmd.Job.Occurrence.ScheduleID,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
 		return nil, err
 	}
+	p.options.reserved.ScheduleID = a.cmd.Job.Occurrence.ScheduleID
 	plan, err := p.build(ctx, a.cmd.Payload)
 	if err != nil {
 		return nil, err

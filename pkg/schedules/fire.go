@@ -27,7 +27,7 @@ func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutco
 	switch {
 	case err != nil && !missing:
 		return 0, err
-	case (missing || sc.Seq < entry.Rev) && time.Since(entry.Due) < orphanGrace:
+	case (missing || sc.Seq < entry.Rev) && s.cfg.Now().Sub(entry.Due) < orphanGrace:
 		return ledger.Early, nil
 	case missing:
 		return ledger.Orphaned, s.abandon(ctx, entry.JobID)

@@ -370,3 +370,32 @@ func TestSchedule_PurgeOfAJobLeavesItsOccurrenceDecided(t *testing.T) {
 		}
 	})
 }
+
+func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		sc := h.create(minutely())
+		const ahead = 1100 // more than the history keeps
+		begin := time.Now().Add(24 * time.Hour)
+		codec := tablestore.NewCodec[schedules.Fire]()
+		for i := range ahead {
+			fire := schedules.Fire{ScheduledFor: begin.Add(time.Duration(i) * time.Minute).UTC(), Outcome: missed}
+			h.jobs.Put(tablestore.Key{
+				Table: "luciuscron", Partition: sc.ID,
+				Row: tablestore.Join("FIRE", tablestore.Pad(9_999_999_999_999-fire.ScheduledFor.UnixMilli(), 13)),
+			}, codec.Encode(&fire, nil))
+		}
+		for range 70 {
+			time.Sleep(time.Minute)
+			h.pass()
+		}
+		fires, _, err := h.ctl.Fires(t.Context(), "acme", "nightly", "", 2*ahead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		undecided := slices.DeleteFunc(slices.Clone(fires), func(f schedules.Fire) bool { return f.ScheduledFor.Before(begin) })
+		if len(undecided) != ahead || len(fires) >= ahead+70 {
+			t.Errorf("%d rows are left, %d of them not decided; want %d of these, and fewer than 70 others", len(fires), len(undecided), ahead)
+		}
+	})
+}

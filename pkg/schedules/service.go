@@ -122,7 +122,7 @@ func (s *Service) takeName(ctx context.Context, sc *stored) error {
 			return nil
 		case err != nil && !errors.Is(err, ErrNotFound):
 			return err
-		case err == nil && old.State != Deleted, err != nil && time.Since(named.CreatedAt) < orphanGrace:
+		case err == nil && old.State != Deleted, err != nil && s.cfg.Now().Sub(named.CreatedAt) < orphanGrace:
 			return ErrExists
 		case err != nil: // The create that took the name becomes impossible.
 			if err := s.abandon(ctx, named.ID); err != nil {
