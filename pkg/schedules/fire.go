@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -22,6 +23,9 @@ const orphanGrace = 5 * time.Minute
 
 // Act acts on a due entry: it fires what is due, and writes the next entry. Several processes may act on one entry.
 func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutcome, error) {
+	if id, of := strings.CutPrefix(entry.Nonce, backfillNonce); of {
+		return s.goOn(ctx, entry, id)
+	}
 	sc, err := s.load(ctx, entry.JobID)
 	missing := errors.Is(err, ErrNotFound)
 	switch {

@@ -177,6 +177,7 @@ type Backfill struct {
 	Left      int       `column:"left_alone" json:"left_alone"` // had a job
 	Refused   int       `column:"refused" json:"refused"`
 	Done      bool      `column:"done" json:"done"`
+	Due       time.Time `column:"due" json:"-"` // of its entry, unless it is done
 	Actor     string    `column:"actor" json:"actor,omitempty"`
 	Reason    string    `column:"reason" json:"reason,omitempty"`
 	CreatedAt time.Time `column:"created_at" json:"created_at"`

@@ -36,7 +36,6 @@ type house struct {
 	ctl  *schedules.Service
 	cron *background.Cron
 	jobs *ledgertest.Ledger
-	seen []schedules.Outcome
 }
 
 // open returns a process on the store.
@@ -60,7 +59,6 @@ func open(t *testing.T, store tablestore.Store, cfg ledger.Config) *house {
 	}
 	if h.ctl, err = schedules.New(schedules.Config{
 		Store: h.jobs.Store, Commands: service, Ledger: h.jobs.Ledger,
-		Observe: func(f *schedules.Fire) { h.seen = append(h.seen, f.Outcome) },
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -396,6 +394,42 @@ func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
 		undecided := slices.DeleteFunc(slices.Clone(fires), func(f schedules.Fire) bool { return f.ScheduledFor.Before(begin) })
 		if len(undecided) != ahead || len(fires) >= ahead+70 {
 			t.Errorf("%d rows are left, %d of them not decided; want %d of these, and fewer than 70 others", len(fires), len(undecided), ahead)
+		}
+	})
+}
+
+func TestSchedule_BackfillFiresWhatHasNoJob(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		def := minutely()
+		def.CatchUp.Policy = schedules.CatchUpNone
+		h.create(def)
+		begin := time.Now()
+		h.run(2 * time.Minute)
+		time.Sleep(20*time.Minute + 30*time.Second)
+		h.pass()
+		request := schedules.BackfillRequest{
+			Change: schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}, From: begin.Add(time.Second), To: time.Now().Add(time.Hour), Key: "k",
+		}
+		first, err := h.ctl.Backfill(t.Context(), request)
+		if err != nil || first.Total != 22 {
+			t.Fatalf("backfill: %+v (%v)", first, err)
+		}
+		if again, err := h.ctl.Backfill(t.Context(), request); err != nil || again.ID != first.ID {
+			t.Errorf("the same request: %+v (%v)", again, err)
+		}
+		h.run(5 * time.Second)
+		all, err := h.ctl.Backfills(t.Context(), "acme", "nightly")
+		if err != nil || len(all) != 1 || !all[0].Done || all[0].Left+all[0].Fired != 22 || all[0].Left < 2 {
+			t.Errorf("backfills: %+v (%v)", all, err)
+		}
+		request.Key, request.Repeat = "again", true
+		if _, err := h.ctl.Backfill(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		h.run(5 * time.Second)
+		if all, err = h.ctl.Backfills(t.Context(), "acme", "nightly"); err != nil || len(all) != 2 || all[0].Fired != 22 {
+			t.Errorf("backfills: %+v (%v)", all, err)
 		}
 	})
 }

@@ -445,28 +445,3 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 	}
 	return &done, !done.ScheduledFor.Equal(now), nil
 }
-
-// BackfillRequest asks to fire the occurrences of the current version from From to To, both included. Those that have a
-// job are left alone unless Repeat is set.
-type BackfillRequest struct {
-	Change
-
-	From, To time.Time
-	Repeat   bool
-	Reason   string
-	// Key is the idempotency key. Required: a request with the same key returns the backfill that the first one made.
-	Key string
-}
-
-var errUnfinished = errors.New("not built yet")
-
-// Backfill starts to fire past occurrences, which [Service.Backfills] shows. It returns [ErrNotFound], [ErrRevConflict], and an
-// [*InvalidError], also for more than [MaxBackfill] occurrences.
-func (s *Service) Backfill(ctx context.Context, request BackfillRequest) (*Backfill, error) {
-	return nil, errUnfinished
-}
-
-// Backfills returns the backfills of a schedule, the newest first, at most 100. It returns [ErrNotFound].
-func (s *Service) Backfills(ctx context.Context, tenantID, name string) ([]Backfill, error) {
-	return nil, errUnfinished
-}
