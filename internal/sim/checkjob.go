@@ -231,8 +231,8 @@ func (c *checker) checkNewJob(j *job) {
 		if other.row.Tenant == j.row.Tenant && !other.row.Terminal() && other.row.Place.Took == "" {
 			live++
 		}
-		if other != j && j.row.RerunOf == "" && j.row.Occurrence.ScheduleID == "" && other.row.RerunOf == "" && other.row.Tenant == j.row.Tenant &&
-			other.row.IdempotencyKey == j.row.IdempotencyKey && !c.keyFree(other) {
+		if other != j && j.row.RerunOf == "" && j.row.Occurrence.ScheduleID == "" && other.row.RerunOf == "" &&
+			other.row.Tenant == j.row.Tenant && other.row.IdempotencyKey == j.row.IdempotencyKey && !c.keyFree(other) {
 			c.violate("S11", "jobs %s and %s have one idempotency key", other.id, j.id)
 		}
 		if other != j && j.row.RerunOf != "" && other.row.Tenant == j.row.Tenant && other.row.Record == j.row.Record {

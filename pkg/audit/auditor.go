@@ -237,7 +237,11 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 // strays judges the rows of the other tables; each must belong to a job.
 func (a *auditor) strays(ctx context.Context) error {
 	t := &a.o.Tables
-	return a.walk(ctx, slices.DeleteFunc([]string{t.Schedule, t.Idempotency, t.Index, t.Queue, t.Cron}, func(table string) bool { return table == "" }), func(row tablestore.Row) error {
+	outside := []string{t.Schedule, t.Idempotency, t.Index, t.Queue}
+	if t.Cron != "" {
+		outside = append(outside, t.Cron)
+	}
+	return a.walk(ctx, outside, func(row tablestore.Row) error {
 		if row.Key.Table == t.Cron {
 			if row.Key.Partition == a.line || strings.HasPrefix(row.Key.Partition, "names:") {
 				return nil

@@ -23,8 +23,10 @@ func (a *auditor) occurrences() {
 	jobs := map[string]string{}
 	for jobID, f := range a.known {
 		if other := jobs[f.claimed]; f.claimed != "" && other != "" {
-			found := Finding{Invariant: Schedules, JobID: max(jobID, other), Detail: "occurrence " + f.claimed + " has the jobs " + min(jobID, other) +
-				" and " + max(jobID, other)}
+			found := Finding{
+				Invariant: Schedules, JobID: max(jobID, other),
+				Detail: "occurrence " + f.claimed + " has the jobs " + min(jobID, other) + " and " + max(jobID, other),
+			}
 			a.suspect = append(a.suspect, suspicion{[]Finding{found}, func(context.Context) ([]Finding, error) {
 				return []Finding{found}, nil // Jobs and their claims do not change.
 			}})

@@ -158,7 +158,9 @@ func (l *Ledger) newAcceptance(cmd *Command) *acceptance {
 		sum := sha256.Sum256([]byte(cmd.Job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
-	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), record: l.recordKey(cmd.Job.TenantID, cmd.Job.Occurrence.ScheduleID, row)}
+	job := &cmd.Job
+	record := l.recordKey(job.TenantID, job.Occurrence.ScheduleID, row)
+	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(job.TenantID), record: record}
 }
 
 // newJob chooses an unused job id, and a first guess of a slot.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -58,21 +59,21 @@ func (s *Service) check(def *Definition, now time.Time) (*calendar.Calendar, err
 
 // oneOf returns an [*InvalidError] unless the value is one of them.
 func oneOf[T ~string](pointer string, value T, values ...T) error {
-	for _, one := range values {
-		if value == one {
-			return nil
-		}
+	if slices.Contains(values, value) {
+		return nil
 	}
 	return &InvalidError{pointer, fmt.Sprintf("is %q and must be one of %q", value, values)}
 }
 
 // tooMany reports whether a window has more occurrences than can be caught up.
 func tooMany(cal *calendar.Calendar, first time.Time, window time.Duration) bool {
-	at, ok := first, true
+	at := first
 	for range MaxCatchUp {
-		if at, ok = cal.Next(at); !ok || at.Sub(first) > window {
+		next, ok := cal.Next(at)
+		if !ok || next.Sub(first) > window {
 			return false
 		}
+		at = next
 	}
 	return true
 }

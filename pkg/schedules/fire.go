@@ -66,11 +66,25 @@ func (s *Service) abandon(ctx context.Context, id string) error {
 
 // drop deletes an entry that HEAD does not name.
 func (s *Service) drop(ctx context.Context, entry ledger.Entry) error {
-	_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.entryKey(entry.JobID, entry.Due, entry.Nonce)}})
+	_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Discard, Key: s.entryKey(entry.JobID, entry.Due, entry.Nonce),
+	}})
 	if err != nil {
 		return fmt.Errorf("delete an entry of schedule %s: %w", entry.JobID, err)
 	}
 	return nil
+}
+
+// decisions are what a pass has decided, and the writes that say so.
+type decisions struct {
+	fires []Fire
+	rows  tablestore.Batch
+}
+
+func (d *decisions) add(fire *Fire, op *tablestore.Op) {
+	if d.fires = append(d.fires, *fire); op.Key.Row != "" {
+		d.rows = append(d.rows, *op)
+	}
 }
 
 // pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
@@ -78,53 +92,24 @@ func (s *Service) drop(ctx context.Context, entry ledger.Entry) error {
 func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (more bool, err error) {
 	now := s.cfg.Now()
 	p := sc.due(cal, now, settle)
-	var rows tablestore.Batch
-	var decided []Fire
-	var again time.Time // when an occurrence is tried again
+	var d decisions
 	if p.many != nil {
-		if decided, rows, err = s.skipMany(ctx, sc, p.many, now); err != nil {
+		if err := s.skipMany(ctx, sc, p.many, now, &d); err != nil {
 			return false, err
 		}
 		sc.Last = p.many.ScheduledFor
 	}
-	for _, one := range p.steps {
-		fire, op, err := s.decide(ctx, sc, one, now)
-		if err != nil && one.fire && passing(err) && !one.at.Equal(sc.Trying) {
-			sc.Trying, sc.TryingSince, sc.Tries = one.at, now, 0
-		}
-		switch {
-		case err == nil:
-		case one.fire && passing(err) && settle > 0:
-			one.fire, one.detail = false, "was refused when the schedule was changed: "+reason(err)
-			if fire, op, err = s.decide(ctx, sc, one, now); err != nil {
-				return false, err
-			}
-		case one.fire && passing(err):
-			sc.Tries, sc.TryDetail = sc.Tries+1, reason(err)
-			again = now.Add(tryDelay(sc.Tries))
-		default:
+	again := false
+	for i := 0; i < len(p.steps) && !again; i++ {
+		if again, err = s.take(ctx, sc, p.steps[i], settle > 0, &d); err != nil {
 			return false, err
 		}
-		if !again.IsZero() {
-			break
-		}
-		decided, sc.Last = append(decided, fire), one.at
-		if op.Key.Row != "" {
-			rows = append(rows, op)
-		}
 	}
-	sc.count(decided)
-	if len(decided) > 0 {
-		if sc.Next, _ = cal.Next(sc.Last); sc.Next.IsZero() {
-			sc.State = Completed
-		}
-		if !sc.Trying.After(sc.Last) {
-			sc.Trying, sc.TryingSince, sc.Tries, sc.TryDetail = time.Time{}, time.Time{}, 0, ""
-		}
-	}
-	if !again.IsZero() {
-		if end := sc.tryUntil(cal); end.Before(again) {
-			again = end
+	sc.advance(cal, d.fires)
+	var due time.Time
+	if again {
+		if due = now.Add(tryDelay(sc.Tries)); sc.tryUntil(cal).Before(due) {
+			due = sc.tryUntil(cal)
 		}
 	}
 	trim := sc.Seq%trimEvery == 0
@@ -133,11 +118,11 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 			return false, err
 		}
 	}
-	if err := s.commit(ctx, sc, again, rows...); err != nil {
+	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
 		return false, err
 	}
-	for i := range decided {
-		s.cfg.Observe(&decided[i])
+	for i := range d.fires {
+		s.cfg.Observe(&d.fires[i])
 	}
 	if trim {
 		return p.more, s.trim(ctx, sc)
@@ -145,8 +130,36 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 	return p.more, nil
 }
 
-// count counts the failures in a row.
-func (sc *stored) count(decided []Fire) {
+// take decides one occurrence. If it is refused for a reason that may pass, it is to be tried again, unless the pass settles.
+func (s *Service) take(ctx context.Context, sc *stored, one step, settles bool, d *decisions) (again bool, err error) {
+	now := s.cfg.Now()
+	fire, op, err := s.decide(ctx, sc, one, now)
+	if err != nil && one.fire && passing(err) {
+		if !settles {
+			sc.tryAgain(one.at, now, reason(err))
+			return true, nil
+		}
+		one.fire, one.detail = false, "was refused when the schedule was changed: "+reason(err)
+		fire, op, err = s.decide(ctx, sc, one, now)
+	}
+	if err != nil {
+		return false, err
+	}
+	d.add(&fire, &op)
+	sc.Last = one.at
+	return false, nil
+}
+
+// tryAgain notes that an occurrence was refused for a reason that may pass.
+func (sc *stored) tryAgain(at, now time.Time, detail string) {
+	if !sc.Trying.Equal(at) {
+		sc.Trying, sc.TryingSince, sc.Tries = at, now, 0
+	}
+	sc.Tries, sc.TryDetail = sc.Tries+1, detail
+}
+
+// advance sets what follows from the decided occurrences: the next one, and the failures in a row.
+func (sc *stored) advance(cal *calendar.Calendar, decided []Fire) {
 	for i := range decided {
 		switch decided[i].Outcome {
 		case Refused, Missed:
@@ -155,32 +168,40 @@ func (sc *stored) count(decided []Fire) {
 			sc.FailuresInRow = 0
 		}
 	}
+	if len(decided) == 0 {
+		return
+	}
+	if sc.Next, _ = cal.Next(sc.Last); sc.Next.IsZero() {
+		sc.State = Completed
+	}
+	if !sc.Trying.After(sc.Last) {
+		sc.Trying, sc.TryingSince, sc.Tries, sc.TryDetail = time.Time{}, time.Time{}, 0, ""
+	}
 }
 
 // skipMany decides many missed occurrences. Some may have claims of a process that crashed.
-func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time.Time) (decided []Fire, rows tablestore.Batch, err error) {
+func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time.Time, d *decisions) error {
 	many.Outcome, many.Version, many.DecidedAt, many.Detail = Missed, sc.Version, now, "were not fired in time"
 	claims, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{
 		Table: s.table, Partition: sc.id, From: fireRow(many.ScheduledFor), To: tablestore.PrefixEnd(fireRow(many.From)),
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the claims of schedule %s: %w", sc.id, err)
+		return fmt.Errorf("read the claims of schedule %s: %w", sc.id, err)
 	}
 	for i := range claims {
 		claim, err := decodeFire(&claims[i])
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		fire, op, err := s.decide(ctx, sc, step{at: claim.ScheduledFor, detail: "was not fired in time"}, now)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		if decided = append(decided, fire); op.Key.Row != "" {
-			rows = append(rows, op)
-		}
+		d.add(&fire, &op)
 	}
 	key := s.key(sc.id, rowRange, newestFirst(many.ScheduledFor))
-	return append(decided, *many), append(rows, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(many, nil)}), nil
+	d.add(many, &tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(many, nil)})
+	return nil
 }
 
 // decide fires an occurrence, or records that it is missed. It returns what became of it, and the write that marks a claim
@@ -303,7 +324,9 @@ func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledg
 func (d *Definition) body(at time.Time) ([]byte, error) {
 	zone, err := time.LoadLocation(cmp.Or(d.TimeZone, "UTC"))
 	if err != nil {
-		return nil, &apierror.Error{Code: apierror.InvalidEnvelope, Detail: "The server does not know the time zone " + d.TimeZone + ".", Err: err}
+		return nil, &apierror.Error{
+			Code: apierror.InvalidEnvelope, Detail: "The server does not know the time zone " + d.TimeZone + ".", Err: err,
+		}
 	}
 	tenant, err := json.Marshal(d.TenantID)
 	if err != nil {

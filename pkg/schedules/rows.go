@@ -243,7 +243,8 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 		}
 		sc.EntryDue, sc.EntryNonce = due.UTC().Truncate(time.Millisecond), sc.Operation[:8]
 		change.Pre = []tablestore.Stage{{{{
-			Verb: tablestore.Put, Key: s.entryKey(sc.id, sc.EntryDue, sc.EntryNonce), Properties: entryCodec.Encode(&entryRow{Seq: sc.Seq}, nil),
+			Verb: tablestore.Put, Key: s.entryKey(sc.id, sc.EntryDue, sc.EntryNonce),
+			Properties: entryCodec.Encode(&entryRow{Seq: sc.Seq}, nil),
 		}}}}
 	}
 	op := tablestore.Op{Verb: tablestore.Replace, Key: s.key(sc.id, rowHead), ETag: sc.tag, Properties: headCodec.Encode(&sc.head, nil)}

@@ -391,7 +391,9 @@ func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		undecided := slices.DeleteFunc(slices.Clone(fires), func(f schedules.Fire) bool { return f.ScheduledFor.Before(begin) })
+		undecided := slices.DeleteFunc(slices.Clone(fires), func(f schedules.Fire) bool {
+			return f.ScheduledFor.Before(begin)
+		})
 		if len(undecided) != ahead || len(fires) >= ahead+70 {
 			t.Errorf("%d rows are left, %d of them not decided; want %d of these, and fewer than 70 others", len(fires), len(undecided), ahead)
 		}
@@ -409,7 +411,8 @@ func TestSchedule_BackfillFiresWhatHasNoJob(t *testing.T) {
 		time.Sleep(20*time.Minute + 30*time.Second)
 		h.pass()
 		request := schedules.BackfillRequest{
-			Change: schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}, From: begin.Add(time.Second), To: time.Now().Add(time.Hour), Key: "k",
+			Change: schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"},
+			From:   begin.Add(time.Second), To: time.Now().Add(time.Hour), Key: "k",
 		}
 		first, err := h.ctl.Backfill(t.Context(), request)
 		if err != nil || first.Total != 22 {

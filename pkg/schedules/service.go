@@ -343,8 +343,11 @@ func (s *Service) Delete(ctx context.Context, change Change) error {
 		return err
 	}
 	named, tag, err := s.named(ctx, change.TenantID, change.Name)
-	if err != nil || named.ID != sc.id {
-		return nil // Another schedule has the name, or can take it.
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && named.ID != sc.id:
+		return nil
+	case err != nil:
+		return err
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Delete, Key: s.nameKey(change.TenantID, change.Name), ETag: tag,
