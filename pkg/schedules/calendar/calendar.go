@@ -59,10 +59,10 @@ type Spec struct {
 // Error says which field of a [Spec] makes no sense.
 type Error struct {
 	Field   string // as the API names it, for example time_zone
-	Message string // a sentence for people
+	Message string // what is wrong with it, as in "must be …"
 }
 
-func (e *Error) Error() string { return e.Field + ": " + e.Message }
+func (e *Error) Error() string { return e.Field + " " + e.Message }
 
 func invalid(field, format string, args ...any) error {
 	return &Error{Field: field, Message: fmt.Sprintf(format, args...)}
@@ -87,17 +87,17 @@ func Parse(spec Spec) (*Calendar, error) {
 	c := &Calendar{zone: zone, start: spec.StartAt, end: spec.EndAt}
 	switch {
 	case spec.Cron == "" && spec.Every == 0:
-		return nil, invalid("cron", "Either cron or every is required.")
+		return nil, invalid("cron", "is required, unless there is every")
 	case spec.Cron != "" && spec.Every != 0:
-		return nil, invalid("every", "Only one of cron and every may be given.")
+		return nil, invalid("every", "must not be set together with cron")
 	case spec.Cron != "":
 		if c.cron, err = parseCron(spec.Cron); err != nil {
 			return nil, err
 		}
 	case spec.Every < MinEvery:
-		return nil, invalid("every", "The interval must be at least %s.", MinEvery)
+		return nil, invalid("every", "must be at least %s", MinEvery)
 	case spec.Every%time.Second != 0:
-		return nil, invalid("every", "The interval must be whole seconds.")
+		return nil, invalid("every", "must be whole seconds")
 	default:
 		c.every, c.anchor = spec.Every, time.Unix(0, 0)
 		if !c.start.IsZero() {
@@ -105,7 +105,7 @@ func Parse(spec Spec) (*Calendar, error) {
 		}
 	}
 	if !c.end.IsZero() && c.end.Before(c.start) {
-		return nil, invalid("end_at", "It must not be earlier than start_at.")
+		return nil, invalid("end_at", "must not be earlier than start_at")
 	}
 	if c.excluded, err = parseDates(spec.ExcludedDates); err != nil {
 		return nil, err
@@ -117,9 +117,9 @@ func (c *Calendar) checkJitter(jitter time.Duration) error {
 	bound := min(MaxJitter, c.SmallestGap()/2)
 	switch {
 	case jitter < 0 || jitter%time.Millisecond != 0:
-		return invalid("jitter", "It must be whole milliseconds, and not negative.")
+		return invalid("jitter", "must be whole milliseconds, and not negative")
 	case jitter > bound:
-		return invalid("jitter", "It must be at most %s: an hour, and half of the smallest time between two occurrences.", bound)
+		return invalid("jitter", "must be at most %s: an hour, and half of the smallest time between two occurrences", bound)
 	}
 	return nil
 }
@@ -132,10 +132,10 @@ func (c *Calendar) Check(now time.Time) error {
 		field = "every"
 	}
 	if !c.end.IsZero() && !c.end.After(now) {
-		return invalid("end_at", "It has passed.")
+		return invalid("end_at", "has passed")
 	}
 	if next, ok := c.Next(now); !ok || next.Sub(later(now, c.start)) > MaxWait {
-		return invalid(field, "It has no occurrence in the next 5 years, with its start, end and excluded dates.")
+		return invalid(field, "has no occurrence in the next 5 years, with its start, end and excluded dates")
 	}
 	return nil
 }

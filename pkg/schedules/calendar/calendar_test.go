@@ -70,8 +70,8 @@ func TestParse_NamesTheFieldThatMakesNoSense(t *testing.T) {
 		field string
 		says  string
 	}{
-		{"nothing", calendar.Spec{}, "cron", "Either cron or every"},
-		{"both", calendar.Spec{Cron: "@daily", Every: time.Minute}, "every", "Only one"},
+		{"nothing", calendar.Spec{}, "cron", "is required"},
+		{"both", calendar.Spec{Cron: "@daily", Every: time.Minute}, "every", "together"},
 		{"a zone that makes the parser panic", calendar.Spec{Cron: "TZ=UTC"}, "cron", "time_zone"},
 		{"a zone in the expression", calendar.Spec{Cron: "CRON_TZ=UTC 0 0 * * *"}, "cron", "time_zone"},
 		{"an interval in the expression", calendar.Spec{Cron: "@every 1h"}, "cron", "use every"},

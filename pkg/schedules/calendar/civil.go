@@ -152,11 +152,11 @@ func loadZone(name string) (*time.Location, error) {
 		return known.(*time.Location), nil //nolint:forcetypeassert // Only this function stores there.
 	}
 	if name == "Local" || len(name) > 64 || !zoneName.MatchString(name) {
-		return nil, invalid("time_zone", "%q is not the IANA name of a time zone, for example Europe/Berlin.", name)
+		return nil, invalid("time_zone", "is %q, which is not the IANA name of a time zone, for example Europe/Berlin", name)
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, invalid("time_zone", "%q is not a time zone that this server knows.", name)
+		return nil, invalid("time_zone", "is %q, which is not a time zone that this server knows", name)
 	}
 	zones.Store(name, zone)
 	return zone, nil
@@ -164,13 +164,13 @@ func loadZone(name string) (*time.Location, error) {
 
 func parseDates(dates []string) (map[int64]bool, error) {
 	if len(dates) > MaxExcludedDates {
-		return nil, invalid("excluded_dates", "There must be at most %d.", MaxExcludedDates)
+		return nil, invalid("excluded_dates", "must hold at most %d dates", MaxExcludedDates)
 	}
 	days := make(map[int64]bool, len(dates))
 	for _, text := range dates {
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return nil, invalid("excluded_dates", "%q is not a date, for example 2027-12-24.", text)
+			return nil, invalid("excluded_dates", "is %q, which is not a date, for example 2027-12-24", text)
 		}
 		days[dayOf(day.Unix())] = true
 	}

@@ -40,22 +40,22 @@ func parseCron(text string) (*fields, error) {
 	parts := strings.Fields(text)
 	switch {
 	case len(text) > maxCron:
-		return nil, invalid("cron", "It must have at most %d bytes.", maxCron)
+		return nil, invalid("cron", "must have at most %d bytes", maxCron)
 	case strings.Contains(text, "="):
-		return nil, invalid("cron", "It must not name a time zone: time_zone does.")
+		return nil, invalid("cron", "must not name a time zone: time_zone does")
 	case strings.HasPrefix(text, "@every"):
-		return nil, invalid("cron", "@every is not a cron expression here: use every.")
+		return nil, invalid("cron", "is not for @every: use every")
 	case strings.HasPrefix(text, "@") && !descriptors[text]:
-		return nil, invalid("cron", "%q is not known. There are @hourly, @daily, @weekly, @monthly and @yearly.", text)
+		return nil, invalid("cron", "is %q; there are @hourly, @daily, @weekly, @monthly and @yearly", text)
 	case strings.HasPrefix(text, "@"):
 		parts = nil
 	case len(parts) != len(fieldsOf):
-		return nil, invalid("cron", "It has %d fields instead of five: minute, hour, day of month, month, day of week.", len(parts))
+		return nil, invalid("cron", "has %d fields instead of five: minute, hour, day of month, month, day of week", len(parts))
 	}
 	eitherDay := parts != nil
 	for i, part := range parts {
 		if wrong := misread(part, fieldsOf[i].most); wrong != "" {
-			return nil, invalid("cron", "The %s %q %s.", fieldsOf[i].name, part, wrong)
+			return nil, invalid("cron", "has the %s %q, which %s", fieldsOf[i].name, part, wrong)
 		}
 		if i == 2 || i == 4 { // As crontab(5): a field with a star is not restricted, with a step neither.
 			eitherDay = eitherDay && !strings.ContainsAny(part, "*?")
@@ -82,11 +82,11 @@ func unreadable(parts []string) error {
 			if i >= 3 {
 				what += ", their English names of three letters"
 			}
-			return invalid("cron", "The %s %q is not understood: it may have %s, rising ranges (1-5), steps (*/2), lists (1,3) and *.",
+			return invalid("cron", "has the %s %q, which is not understood: it may have %s, rising ranges (1-5), steps (*/2), lists (1,3) and *",
 				fieldsOf[i].name, part, what)
 		}
 	}
-	return invalid("cron", "It is not understood.")
+	return invalid("cron", "is not understood")
 }
 
 // misread says why the parser would take the field for something else than it means, or nothing.
