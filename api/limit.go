@@ -68,14 +68,7 @@ func (s *Starts) Span() time.Duration {
 
 // NewStarts returns the starts of a window, whose text has no part that is 0.
 func NewStarts(count int, window time.Duration) Starts {
-	text := window.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return Starts{Count: int32(count), Window: text}
+	return Starts{Count: int32(count), Window: SpanText(window)}
 }
 
 // ParseStarts reads starts as a command line has them: 600/1m.

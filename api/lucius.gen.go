@@ -154,6 +154,30 @@ func (e ClaimWarningCode) Valid() bool {
 	}
 }
 
+// Defines values for ClockChange.
+const (
+	ClockChangeClockChanged     ClockChange = "changed"
+	ClockChangeClockFirstOfTwo  ClockChange = "first_of_two"
+	ClockChangeClockMoved       ClockChange = "moved"
+	ClockChangeClockSecondOfTwo ClockChange = "second_of_two"
+)
+
+// Valid indicates whether the value is a known member of the ClockChange enum.
+func (e ClockChange) Valid() bool {
+	switch e {
+	case ClockChangeClockChanged:
+		return true
+	case ClockChangeClockFirstOfTwo:
+		return true
+	case ClockChangeClockMoved:
+		return true
+	case ClockChangeClockSecondOfTwo:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventObject.
 const (
 	EventObjectJob    EventObject = "job"
@@ -1634,6 +1658,14 @@ type ClaimedWork struct {
 	// service may come later. The worker should log each once.
 	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
+
+// ClockChange What a change of the zone's clocks does to an occurrence. `moved`: clocks skip its local time,
+// and it is at the first instant after that. `first_of_two`: clocks show its local time twice, and
+// this is the first time. `second_of_two`: this is the second time; only schedules of all 24 hours
+// and intervals fire then. `changed`: the offset from UTC is not that of the occurrence before.
+//
+// Example: moved
+type ClockChange string
 
 // CloseRequest For how long to close a scope: one of `for_seconds` and `until`.
 type CloseRequest struct {
@@ -4889,6 +4921,85 @@ type Root struct {
 	Openapi string `json:"openapi"`
 }
 
+// SchedulePreview The next occurrences of a schedule.
+type SchedulePreview struct {
+	// TimeZone The zone whose clocks count.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone"`
+
+	// Times The occurrences in order.
+	Times []ScheduleTime `json:"times"`
+}
+
+// SchedulePreviewRequest When a schedule would fire.
+type SchedulePreviewRequest struct {
+	// After The occurrences are later than this. The default is now.
+	//
+	// Example: 2026-03-27T12:00:00.000Z
+	After Time `json:"after,omitempty,omitzero"`
+
+	// Count How many occurrences to compute. 0 means the default.
+	//
+	// Example: 10
+	Count int32 `json:"count,omitempty,omitzero"`
+
+	// Cron Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+	// `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+	// match one of them. Either this or `every` is required.
+	//
+	//
+	// Example: 30 2 * * 1-5
+	Cron string `json:"cron,omitempty,omitzero"`
+
+	// EndAt No occurrence is later.
+	//
+	// Example: 2027-03-01T00:00:00.000Z
+	EndAt Time `json:"end_at,omitempty,omitzero"`
+
+	// Every The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+	// `start_at`, or else from 1970-01-01T00:00:00Z.
+	//
+	//
+	// Example: 15m
+	Every string `json:"every,omitempty,omitzero"`
+
+	// ExcludedDates Days in the time zone that have no occurrences.
+	ExcludedDates []string `json:"excluded_dates,omitempty,omitzero"`
+
+	// StartAt No occurrence is earlier.
+	//
+	// Example: 2026-03-01T00:00:00.000Z
+	StartAt Time `json:"start_at,omitempty,omitzero"`
+
+	// TimeZone The IANA name of the zone whose clocks count. The default is UTC.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+}
+
+// ScheduleTime An occurrence.
+type ScheduleTime struct {
+	// At When, in UTC.
+	//
+	// Example: 2026-03-29T01:00:00.000Z
+	At Time `json:"at"`
+
+	// ClockChange What a change of the zone's clocks does to an occurrence. `moved`: clocks skip its local time,
+	// and it is at the first instant after that. `first_of_two`: clocks show its local time twice, and
+	// this is the first time. `second_of_two`: this is the second time; only schedules of all 24 hours
+	// and intervals fire then. `changed`: the offset from UTC is not that of the occurrence before.
+	//
+	//
+	// Example: moved
+	ClockChange ClockChange `json:"clock_change,omitempty,omitzero"`
+
+	// Local When by the zone's clocks, with the offset from UTC.
+	//
+	// Example: 2026-03-29T03:00:00+02:00
+	Local string `json:"local"`
+}
+
 // Service The work of one service and step type.
 type Service struct {
 	// Attempts Attempts that ended with a RESULT or a deadline. Withdrawn or cancelled attempts do
@@ -6839,6 +6950,9 @@ type ReleaseLineJSONRequestBody = ReleaseRequest
 // OrchestrateJSONRequestBody defines body for Orchestrate for application/json ContentType.
 type OrchestrateJSONRequestBody = Command
 
+// PreviewScheduleJSONRequestBody defines body for PreviewSchedule for application/json ContentType.
+type PreviewScheduleJSONRequestBody = SchedulePreviewRequest
+
 // CompleteWorkJSONRequestBody defines body for CompleteWork for application/json ContentType.
 type CompleteWorkJSONRequestBody = WorkCompletion
 
@@ -7950,6 +8064,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 	ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewScheduleWithBody Preview the times of a schedule
+	//
+	// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+	// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+	PreviewScheduleWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewSchedule Preview the times of a schedule
+	//
+	// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+	// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+	PreviewSchedule(ctx context.Context, body PreviewScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetIdentity Read who you are
 	//
@@ -10086,6 +10220,46 @@ func (c *Client) Orchestrate(ctx context.Context, params *OrchestrateParams, bod
 // Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 func (c *Client) ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListProtocolsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewScheduleWithBody Preview the times of a schedule
+//
+// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+func (c *Client) PreviewScheduleWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewScheduleRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewSchedule Preview the times of a schedule
+//
+// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+func (c *Client) PreviewSchedule(ctx context.Context, body PreviewScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewScheduleRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -14008,6 +14182,46 @@ func NewListProtocolsRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewPreviewScheduleRequest calls the generic PreviewSchedule builder with application/json body
+func NewPreviewScheduleRequest(server string, body PreviewScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPreviewScheduleRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPreviewScheduleRequestWithBody constructs an http.Request for the PreviewSchedule method, with any body, and a specified content type
+func NewPreviewScheduleRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedules:preview")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGetIdentityRequest constructs an http.Request for the GetIdentity method
 func NewGetIdentityRequest(server string) (*http.Request, error) {
 	var err error
@@ -15541,6 +15755,26 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 	ListProtocolsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProtocolsResponse, error)
+
+	// PreviewScheduleWithBodyWithResponse Preview the times of a schedule
+	//
+	// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+	// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+	PreviewScheduleWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error)
+
+	// PreviewScheduleWithResponse Preview the times of a schedule
+	//
+	// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+	// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+	PreviewScheduleWithResponse(ctx context.Context, body PreviewScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error)
 
 	// GetIdentityWithResponse Read who you are
 	//
@@ -19528,6 +19762,68 @@ func (r ListProtocolsResponse) StatusCode() int {
 	return 0
 }
 
+// PreviewScheduleResponse401Headers the declared response headers of an HTTP 401 response for PreviewSchedule
+type PreviewScheduleResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// PreviewScheduleResponse429Headers the declared response headers of an HTTP 429 response for PreviewSchedule
+type PreviewScheduleResponse429Headers struct {
+	RetryAfter int32
+}
+
+// PreviewScheduleResponse503Headers the declared response headers of an HTTP 503 response for PreviewSchedule
+type PreviewScheduleResponse503Headers struct {
+	RetryAfter int32
+}
+
+type PreviewScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SchedulePreview
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *PreviewScheduleResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *PreviewScheduleResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *PreviewScheduleResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r PreviewScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PreviewScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // GetIdentityResponse401Headers the declared response headers of an HTTP 401 response for GetIdentity
 type GetIdentityResponse401Headers struct {
 	WWWAuthenticate string
@@ -21752,6 +22048,38 @@ func (c *ClientWithResponses) ListProtocolsWithResponse(ctx context.Context, req
 		return nil, err
 	}
 	return ParseListProtocolsResponse(rsp)
+}
+
+// PreviewScheduleWithBodyWithResponse Preview the times of a schedule
+//
+// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+func (c *ClientWithResponses) PreviewScheduleWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error) {
+	rsp, err := c.PreviewScheduleWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewScheduleResponse(rsp)
+}
+
+// PreviewScheduleWithResponse Preview the times of a schedule
+//
+// Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+// of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules:preview (the `PreviewSchedule` operationId).
+func (c *ClientWithResponses) PreviewScheduleWithResponse(ctx context.Context, body PreviewScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error) {
+	rsp, err := c.PreviewSchedule(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewScheduleResponse(rsp)
 }
 
 // GetIdentityWithResponse Read who you are
@@ -29271,6 +29599,128 @@ func ParseListProtocolsResponse(rsp *http.Response) (*ListProtocolsResponse, err
 	return response, nil
 }
 
+// ParsePreviewScheduleResponse parses an HTTP response from a PreviewScheduleWithResponse call
+func ParsePreviewScheduleResponse(rsp *http.Response) (*PreviewScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PreviewScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SchedulePreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers PreviewScheduleResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers PreviewScheduleResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers PreviewScheduleResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetIdentityResponse parses an HTTP response from a GetIdentityWithResponse call
 func ParseGetIdentityResponse(rsp *http.Response) (*GetIdentityResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -30541,6 +30991,9 @@ type ServerInterface interface {
 	// ListProtocols Read the protocols
 	// (GET /v1/protocols)
 	ListProtocols(w http.ResponseWriter, r *http.Request)
+	// PreviewSchedule Preview the times of a schedule
+	// (POST /v1/schedules:preview)
+	PreviewSchedule(w http.ResponseWriter, r *http.Request)
 	// GetIdentity Read who you are
 	// (GET /v1/whoami)
 	GetIdentity(w http.ResponseWriter, r *http.Request)
@@ -33068,6 +33521,20 @@ func (siw *ServerInterfaceWrapper) ListProtocols(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// PreviewSchedule operation middleware
+func (siw *ServerInterfaceWrapper) PreviewSchedule(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PreviewSchedule(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetIdentity operation middleware
 func (siw *ServerInterfaceWrapper) GetIdentity(w http.ResponseWriter, r *http.Request) {
 
@@ -33471,6 +33938,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}/jobs", wrapper.ListLineJobs).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}", wrapper.GetLine).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/schedules:preview", wrapper.PreviewSchedule).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/outbox/retry", wrapper.RetryOutbox).Methods(http.MethodPost)
 

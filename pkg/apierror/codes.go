@@ -17,6 +17,7 @@ const (
 	IdempotencyMismatch      Code = "idempotency_mismatch"       // the idempotency key was used for another command
 	NotAfterPassed           Code = "not_after_passed"           // not_after is not later than now and than not_before
 	LimitUnsupported         Code = "limit_unsupported"          // the server's bus cannot limit the starts of this scope
+	ScheduleInvalid          Code = "schedule_invalid"           // the times or the command of a schedule make no sense
 	UnsupportedMediaType     Code = "unsupported_media_type"     // the body is not declared as application/json
 	MethodNotAllowed         Code = "method_not_allowed"         // the path exists, but not with this method
 	// TooLarge: the body, a part of it, or the directive that it would make,
@@ -103,6 +104,7 @@ var definitions = []definition{
 	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key belongs to another command"},
 	{NotAfterPassed, http.StatusUnprocessableEntity, "The job would expire before it may begin"},
 	{LimitUnsupported, http.StatusUnprocessableEntity, "The server cannot limit this scope"},
+	{ScheduleInvalid, http.StatusUnprocessableEntity, "The schedule is not valid"},
 	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
 	{LineFull, http.StatusTooManyRequests, "Too many jobs of the order key wait"},
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},

@@ -47,6 +47,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"schema_version_unsupported": http.StatusUnprocessableEntity,
 		"idempotency_mismatch":       http.StatusUnprocessableEntity,
 		"limit_unsupported":          http.StatusUnprocessableEntity,
+		"schedule_invalid":           http.StatusUnprocessableEntity,
 		"tenant_limit":               http.StatusTooManyRequests,
 		"rate_limited":               http.StatusTooManyRequests,
 		"internal":                   http.StatusInternalServerError,

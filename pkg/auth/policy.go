@@ -153,6 +153,8 @@ var rules = []Rule{
 	{"listLineJobs", get, "/v1/lines/{lineId}/jobs", []Role{Read}, Owned, false},
 	{"getLine", get, "/v1/lines/{lineId}", []Role{Read}, Owned, false},
 
+	{"previewSchedule", post, "/v1/schedules:preview", []Role{Read}, Anywhere, false},
+
 	{"retryOutbox", post, "/v1/admin/outbox/retry", []Role{Admin}, Named, true},
 	{"listOutbox", get, "/v1/admin/outbox", []Role{Admin}, Named, false},
 	{"listFailures", get, "/v1/admin/failures", []Role{Read}, Named, false},

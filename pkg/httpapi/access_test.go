@@ -97,6 +97,7 @@ var asks = map[string]ask{
 	"getLine":               {"GET /v1/lines/$line", ""},
 	"cancelLine":            {"POST /v1/lines/$line:cancel", `{"reason":"why"}`},
 	"releaseLine":           {"POST /v1/lines/$line:release", `{"jobId":"$blocker","reason":"known"}`},
+	"previewSchedule":       {"POST /v1/schedules:preview", `{"cron":"@daily"}`},
 	"retryOutbox":           {"POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"$job"}`},
 	"listOutbox":            {"GET /v1/admin/outbox?tenant_id=t", ""},
 	"listFailures":          {"GET /v1/admin/failures?tenant_id=t", ""},

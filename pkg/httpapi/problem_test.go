@@ -104,7 +104,9 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 
 func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
-	frame := []apierror.Code{apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType}
+	frame := []apierror.Code{
+		apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType, apierror.ScheduleInvalid,
+	}
 	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
 	// Batches have a test of their own.
 	lines := []apierror.Code{apierror.PredecessorRefused}

@@ -356,6 +356,7 @@ const (
 	ProblemCodeRateLimited              ProblemCode = "rate_limited"
 	ProblemCodeRefInvalid               ProblemCode = "ref_invalid"
 	ProblemCodeRevConflict              ProblemCode = "rev_conflict"
+	ProblemCodeScheduleInvalid          ProblemCode = "schedule_invalid"
 	ProblemCodeSchemaVersionUnsupported ProblemCode = "schema_version_unsupported"
 	ProblemCodeShuttingDown             ProblemCode = "shutting_down"
 	ProblemCodeStaleAttempt             ProblemCode = "stale_attempt"
@@ -421,6 +422,8 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeRefInvalid:
 		return true
 	case ProblemCodeRevConflict:
+		return true
+	case ProblemCodeScheduleInvalid:
 		return true
 	case ProblemCodeSchemaVersionUnsupported:
 		return true

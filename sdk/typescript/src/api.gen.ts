@@ -833,6 +833,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/schedules:preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preview the times of a schedule
+         * @description Computes the next occurrences, without making a schedule. `clock_change` marks those that a change
+         *     of the zone's clocks moves or repeats, and the first one with another offset from UTC.
+         */
+        post: operations["previewSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/outbox/retry": {
         parameters: {
             query?: never;
@@ -4921,6 +4942,88 @@ export interface components {
             /** @description The scopes, by id. */
             limits: components["schemas"]["StartLimit"][];
         };
+        /** @description When a schedule would fire. */
+        SchedulePreviewRequest: {
+            /**
+             * @description Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+             *     `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+             *     match one of them. Either this or `every` is required.
+             * @example 30 2 * * 1-5
+             */
+            cron?: string;
+            /**
+             * @description The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+             *     `start_at`, or else from 1970-01-01T00:00:00Z.
+             * @example 15m
+             */
+            every?: string;
+            /**
+             * @description The IANA name of the zone whose clocks count. The default is UTC.
+             * @example Europe/Berlin
+             */
+            time_zone?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is earlier.
+             * @example 2026-03-01T00:00:00.000Z
+             */
+            start_at?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is later.
+             * @example 2027-03-01T00:00:00.000Z
+             */
+            end_at?: string;
+            /** @description Days in the time zone that have no occurrences. */
+            excluded_dates?: string[];
+            /**
+             * Format: date-time
+             * @description The occurrences are later than this. The default is now.
+             * @example 2026-03-27T12:00:00.000Z
+             */
+            after?: string;
+            /**
+             * Format: int32
+             * @description How many occurrences to compute. 0 means the default.
+             * @default 10
+             * @example 10
+             */
+            count: number;
+        };
+        /** @description The next occurrences of a schedule. */
+        SchedulePreview: {
+            /**
+             * @description The zone whose clocks count.
+             * @example Europe/Berlin
+             */
+            time_zone: string;
+            /** @description The occurrences in order. */
+            times: components["schemas"]["ScheduleTime"][];
+        };
+        /**
+         * @description What a change of the zone's clocks does to an occurrence. `moved`: clocks skip its local time,
+         *     and it is at the first instant after that. `first_of_two`: clocks show its local time twice, and
+         *     this is the first time. `second_of_two`: this is the second time; only schedules of all 24 hours
+         *     and intervals fire then. `changed`: the offset from UTC is not that of the occurrence before.
+         * @example moved
+         * @enum {string}
+         */
+        ClockChange: "moved" | "first_of_two" | "second_of_two" | "changed";
+        /** @description An occurrence. */
+        ScheduleTime: {
+            /**
+             * Format: date-time
+             * @description When, in UTC.
+             * @example 2026-03-29T01:00:00.000Z
+             */
+            at: string;
+            /**
+             * @description When by the zone's clocks, with the offset from UTC.
+             * @example 2026-03-29T03:00:00+02:00
+             */
+            local: string;
+            clock_change?: components["schemas"]["ClockChange"];
+        };
         /**
          * @description `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
          *     `open` mark is a note, and the finding counts.
@@ -6422,7 +6525,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "limit_unsupported" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "limit_unsupported" | "schedule_invalid" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -6558,8 +6661,8 @@ export interface components {
         };
         /**
          * @description `payload_invalid`, `unknown_request_type`, `ref_invalid`,
-         *     `schema_version_unsupported`, `idempotency_mismatch`, `not_after_passed` or
-         *     `limit_unsupported`.
+         *     `schema_version_unsupported`, `idempotency_mismatch`, `not_after_passed`,
+         *     `limit_unsupported` or `schedule_invalid`.
          */
         Unprocessable: {
             headers: {
@@ -7936,6 +8039,39 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    previewSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedulePreviewRequest"];
+            };
+        };
+        responses: {
+            /** @description The next occurrences, fewer if there are no more. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedulePreview"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
