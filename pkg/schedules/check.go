@@ -16,9 +16,6 @@ import (
 // validName is what a path can hold without an escape.
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// maxAhead is how far ahead the first occurrence may be.
-const maxAhead = 5 * 366 * 24 * time.Hour
-
 // notInSchedules are members of a command that a schedule sets, or that make no sense in one.
 var notInSchedules = []string{"tenant_id", "idempotency_key", "not_before", "not_after"}
 
@@ -32,17 +29,15 @@ func (s *Service) check(def *Definition, now time.Time) (*calendar.Calendar, err
 	def.Overlap = cmp.Or(def.Overlap, OverlapSkip)
 	def.CatchUp.Policy = cmp.Or(def.CatchUp.Policy, CatchUpLast)
 	def.CatchUp.Window = cmp.Or(def.CatchUp.Window, DefaultWindow)
-	if def.Every > 0 && def.StartAt.IsZero() {
-		def.StartAt = now.Truncate(time.Second)
-	}
 	cal, err := calendar.Parse(def.Spec)
-	if err != nil {
-		return nil, &InvalidError{"", err.Error()}
+	if err == nil {
+		err = cal.Check(now)
 	}
-	next, ok := cal.Next(now)
+	if invalid, is := errors.AsType[*calendar.Error](err); is {
+		return nil, &InvalidError{"/" + invalid.Field, invalid.Message}
+	}
+	next, _ := cal.Next(now) // Check found it.
 	switch {
-	case !ok || next.Sub(now) > maxAhead:
-		return nil, &InvalidError{"", "has no occurrence within 5 years"}
 	case def.CatchUp.Window < 0 || def.CatchUp.Window > MaxWindow:
 		return nil, &InvalidError{"/catch_up/window", fmt.Sprintf("must be at most %s", MaxWindow)}
 	case def.CatchUp.Policy == CatchUpAll && tooMany(cal, next, def.CatchUp.Window):
