@@ -18,6 +18,24 @@ func (c *SchedulePreviewRequest) Check() []apierror.Violation {
 	return v
 }
 
+// Check returns what is wrong with the request by itself.
+func (c *ScheduleRequest) Check() []apierror.Violation {
+	var v violations
+	v.span("/every", c.Every)
+	v.span("/jitter", c.Jitter)
+	v.span("/catch_up/window", c.CatchUp.Window)
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *ScheduleChange) Check() []apierror.Violation {
+	var v violations
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
+	v.reason(c.Reason, 0)
+	return v
+}
+
 // span checks a duration, which may be absent.
 func (v *violations) span(pointer, text string) {
 	if _, err := Span(text); err != nil {

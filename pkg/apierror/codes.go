@@ -33,6 +33,8 @@ const (
 	StepNotFound Code = "step_not_found" // the job has no such step
 	WorkNotFound Code = "work_not_found" // no such work item
 	LineNotFound Code = "line_not_found" // no such line of jobs
+	// ScheduleNotFound: the tenant has no schedule of that name.
+	ScheduleNotFound Code = "schedule_not_found"
 )
 
 // The codes of requests that conflict with the current state.
@@ -47,6 +49,7 @@ const (
 	LineBusy            Code = "line_busy"            // a command of mode reject, and its line has a job
 	NotBlocking         Code = "not_blocking"         // the job to release does not block its line
 	PredecessorRefused  Code = "predecessor_refused"  // not tried after another of its line; the caller may retry both
+	ScheduleLimit       Code = "schedule_limit"       // the tenant or the store has as many schedules as it may
 )
 
 // The codes of access and load.
@@ -84,6 +87,7 @@ var definitions = []definition{
 	{StepNotFound, http.StatusNotFound, "No such step"},
 	{WorkNotFound, http.StatusNotFound, "No such work item"},
 	{LineNotFound, http.StatusNotFound, "No such line"},
+	{ScheduleNotFound, http.StatusNotFound, "No such schedule"},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here"},
 	{Conflict, http.StatusConflict, "Concurrent changes to the object interfered"},
 	{IllegalTransition, http.StatusConflict, "The current state does not allow this"},
@@ -95,6 +99,7 @@ var definitions = []definition{
 	{LineBusy, http.StatusConflict, "The order key has a job already"},
 	{NotBlocking, http.StatusConflict, "The job does not block its line"},
 	{PredecessorRefused, http.StatusConflict, "A command before it with the same order key was refused"},
+	{ScheduleLimit, http.StatusConflict, "There are too many schedules"},
 	{TooLarge, http.StatusRequestEntityTooLarge, "The request is too large"},
 	{UnsupportedMediaType, http.StatusUnsupportedMediaType, "The content type is not supported"},
 	{PayloadInvalid, http.StatusUnprocessableEntity, "The payload does not match its schema"},

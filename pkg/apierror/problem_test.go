@@ -48,6 +48,8 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"idempotency_mismatch":       http.StatusUnprocessableEntity,
 		"limit_unsupported":          http.StatusUnprocessableEntity,
 		"schedule_invalid":           http.StatusUnprocessableEntity,
+		"schedule_not_found":         http.StatusNotFound,
+		"schedule_limit":             http.StatusConflict,
 		"tenant_limit":               http.StatusTooManyRequests,
 		"rate_limited":               http.StatusTooManyRequests,
 		"internal":                   http.StatusInternalServerError,

@@ -154,6 +154,14 @@ var rules = []Rule{
 	{"getLine", get, "/v1/lines/{lineId}", []Role{Read}, Owned, false},
 
 	{"previewSchedule", post, "/v1/schedules:preview", []Role{Read}, Anywhere, false},
+	{"listSchedules", get, "/v1/schedules", []Role{Read}, Named, false},
+	{"pauseSchedule", post, "/v1/schedules/{tenantId}/{name}:pause", []Role{Submit}, Owned, true},
+	{"resumeSchedule", post, "/v1/schedules/{tenantId}/{name}:resume", []Role{Submit}, Owned, true},
+	{"runSchedule", post, "/v1/schedules/{tenantId}/{name}:run", []Role{Submit}, Owned, true},
+	{"listFires", get, "/v1/schedules/{tenantId}/{name}/fires", []Role{Read}, Owned, false},
+	{"getSchedule", get, "/v1/schedules/{tenantId}/{name}", []Role{Read}, Owned, false},
+	{"putSchedule", put, "/v1/schedules/{tenantId}/{name}", []Role{Submit}, Owned, true},
+	{"deleteSchedule", del, "/v1/schedules/{tenantId}/{name}", []Role{Submit}, Owned, true},
 
 	{"retryOutbox", post, "/v1/admin/outbox/retry", []Role{Admin}, Named, true},
 	{"listOutbox", get, "/v1/admin/outbox", []Role{Admin}, Named, false},

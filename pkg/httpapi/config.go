@@ -131,6 +131,7 @@ func (c Config) Validate() error {
 		{"Limits", c.Limits == nil},
 		{"LimitGate", c.LimitGate == nil},
 		{"Marks", c.Marks == nil},
+		{"Schedules", c.Schedules == nil},
 		{"Protocols", c.Protocols == nil},
 		{"Ready", c.Ready == nil},
 		{"Auth", c.Auth == nil},

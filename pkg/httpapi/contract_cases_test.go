@@ -53,6 +53,8 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		g.line(t)
 	case "listLimits":
 		g.limited(t)
+	case "listSchedules":
+		g.scheduled(t)
 	case "listOutbox":
 		g.submitted(t)
 	case "claimWork", "listServices", "getOverview":
@@ -115,6 +117,15 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "createResumption", Status: 422}:   anotherOperation("resumptions"),
 	{Operation: "setLimit", Status: 422}:           onServiceBus("PUT /v1/admin/limits/service:ocr", `{"starts":{"count":1,"window":"1s"},"reason":"r"}`),
 	{Operation: "closeLimit", Status: 422}:         onServiceBus("POST /v1/admin/limits/service:ocr,step_type:OCR:close", `{"for_seconds":1,"reason":"r"}`),
+	{Operation: "putSchedule", Status: 201}:        asking("PUT /v1/schedules/t/new", nightly("")),
+	{Operation: "putSchedule", Status: 404}:        asking("PUT /v1/schedules/t/none", nightly(`,"expected_rev":3`)),
+	{Operation: "putSchedule", Status: 409}:        asking("PUT /v1/schedules/$tenant/nightly", nightly(`,"expected_rev":99`)),
+	{Operation: "putSchedule", Status: 422}:        asking("PUT /v1/schedules/t/new", strings.Replace(nightly(""), "30 2", "60 2", 1)),
+	{Operation: "pauseSchedule", Status: 409}:      asking("POST /v1/schedules/$tenant/nightly:pause", `{"expected_rev":99}`),
+	{Operation: "resumeSchedule", Status: 409}:     asking("POST /v1/schedules/$tenant/nightly:resume", `{"expected_rev":99}`),
+	{Operation: "runSchedule", Status: 200}:        ranBefore,
+	{Operation: "runSchedule", Status: 409}:        refusedRun(apierror.LineBusy),
+	{Operation: "runSchedule", Status: 422}:        refusedRun(apierror.PayloadInvalid),
 	{Operation: "previewSchedule", Status: 422}:    asking("POST /v1/schedules:preview", `{"cron":"61 * * * *"}`),
 	{Operation: "previewSchedule", Status: 500}:    defective("previewSchedule"),
 	{Operation: "previewSchedule", Status: 503}:    draining("previewSchedule"),
@@ -255,6 +266,24 @@ func busyLine(operation string) situation {
 		asked := accepting(t, g, operation)
 		g.store.fail(apierror.Newf(apierror.LineBusy, "Job %s is in the line.", noJob))
 		return asked
+	}
+}
+
+// ranBefore is the situation in which the schedule was run with the key of the request.
+func ranBefore(t *testing.T, g *guarded) question {
+	t.Helper()
+	target := "POST /v1/schedules/" + g.scheduled(t) + "/nightly:run"
+	g.given(t, target, "", "Idempotency-Key: k")
+	return question{target: target, key: "k"}
+}
+
+// refusedRun is the situation in which the command of a schedule is refused.
+func refusedRun(code apierror.Code) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		target := "POST /v1/schedules/" + g.scheduled(t) + "/nightly:run"
+		g.store.fail(apierror.Newf(code, "It is so."))
+		return question{target: target}
 	}
 }
 

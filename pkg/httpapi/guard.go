@@ -97,6 +97,9 @@ func newGuard(config Config, respond *responder) *guard {
 			}
 			return owner{TenantID: scope.TenantID}, nil
 		}},
+		{"tenantId", errNoSchedule, func(_ context.Context, id string) (owner, error) {
+			return owner{TenantID: id}, nil // A schedule belongs to the tenant that its path names. It need not exist.
+		}},
 		{"webhookId", missing("webhook"), func(ctx context.Context, id string) (owner, error) {
 			jobID, _, err := ledger.ParseWebhookID(id)
 			if err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -135,6 +136,9 @@ func (h *harness) accept() error {
 func (h *harness) operate(ctx context.Context) error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
+	if u.Schedules, err = schedules.New(schedules.Config{Store: h.store, Commands: u.Commands, Ledger: h.ledger}); err != nil {
+		return err
+	}
 	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Commands: u.Commands, Store: h.store, Table: table}); err != nil {
 		return err
 	}
@@ -304,6 +308,19 @@ func (h *harness) limited(t testing.TB) string {
 	return id
 }
 
+// scheduled is the tenant, which has a schedule.
+func (h *harness) scheduled(t testing.TB) string {
+	t.Helper()
+	h.given(t, "PUT /v1/schedules/"+h.tenant+"/nightly", nightly(""))
+	return h.tenant
+}
+
+// nightly is the definition of a schedule.
+func nightly(more string) string {
+	return `{"cron":"30 2 * * *","time_zone":"Europe/Berlin","command":{"request_type":"doc.ingest","schema_version":"1",` +
+		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{"language":"en"}}` + more + `}`
+}
+
 // objects maps the names of objects in requests to the functions that make them.
 var objects = []struct {
 	name string
@@ -319,6 +336,7 @@ var objects = []struct {
 	{"$limit", func(t testing.TB, h *harness) string { return h.limited(t) }},
 	{"$waiting", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") + ".0" }},
 	{"$exhausted", func(t testing.TB, h *harness) string { return h.exhausted(t) }},
+	{"$tenant", func(t testing.TB, h *harness) string { return h.scheduled(t) }},
 	{"$stalled", func(t testing.TB, h *harness) string { return h.stalled(t) }},
 }
 

@@ -105,7 +105,8 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []apierror.Code{
-		apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType, apierror.ScheduleInvalid,
+		apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType,
+		apierror.ScheduleInvalid, apierror.ScheduleNotFound, apierror.ScheduleLimit,
 	}
 	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
 	// Batches have a test of their own.

@@ -3,12 +3,17 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/schedules/calendar"
 )
 
@@ -46,12 +51,198 @@ func timesOf(found []calendar.Occurrence) []api.ScheduleTime {
 	return times
 }
 
+// ListSchedules is GET /v1/schedules.
+func (e *endpoints) ListSchedules(w http.ResponseWriter, r *http.Request, params api.ListSchedulesParams) {
+	e.pageOfTenant(w, r, &params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		state := orZero(params.State)
+		if state != "" && !state.Valid() {
+			return nil, invalid("parameter state must be active, paused or completed", nil)
+		}
+		found, next, err := e.Schedules.List(ctx, params.TenantID, schedules.State(state), at.after, limit)
+		page := api.SchedulePage{Schedules: make([]api.Schedule, len(found)), NextPageToken: at.token(next)}
+		for i := range found {
+			page.Schedules[i] = scheduleOf(&found[i], 1)
+		}
+		return page, scheduleProblem(err)
+	})
+}
+
+// GetSchedule is GET /v1/schedules/{tenantId}/{name}.
+func (e *endpoints) GetSchedule(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		return oneSchedule(e.Schedules.Get(ctx, tenantID, name))
+	})
+}
+
+// PutSchedule is PUT /v1/schedules/{tenantId}/{name}.
+func (e *endpoints) PutSchedule(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.ScheduleRequest) (any, error) {
+		change := e.scheduleChange(ctx, tenantID, name, request.ExpectedRev)
+		definition := definitionOf(tenantID, name, &request)
+		edited, err := e.Schedules.Edit(ctx, change, definition)
+		if !errors.Is(err, schedules.ErrNotFound) || change.Rev != 0 {
+			return e.scheduleChanged(ctx, edited, "schedule set", "", err)
+		}
+		made, err := e.Schedules.Create(ctx, definition, change.Actor)
+		shown, err := e.scheduleChanged(ctx, made, "schedule created", "", err)
+		return chosen{status: http.StatusCreated, value: shown}, err
+	})
+}
+
+// DeleteSchedule is DELETE /v1/schedules/{tenantId}/{name}.
+func (e *endpoints) DeleteSchedule(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		deleted, err := e.Schedules.Get(ctx, tenantID, name)
+		if err == nil {
+			err = e.Schedules.Delete(ctx, e.scheduleChange(ctx, tenantID, name, 0))
+		}
+		return e.scheduleChanged(ctx, deleted, "schedule deleted", "", err)
+	})
+}
+
+// PauseSchedule is POST /v1/schedules/{tenantId}/{name}:pause.
+func (e *endpoints) PauseSchedule(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ScheduleChange) (any, error) {
+		paused, err := e.Schedules.Pause(ctx, e.scheduleChange(ctx, tenantID, name, request.ExpectedRev))
+		return e.scheduleChanged(ctx, paused, "schedule paused", request.Reason, err)
+	})
+}
+
+// ResumeSchedule is POST /v1/schedules/{tenantId}/{name}:resume.
+func (e *endpoints) ResumeSchedule(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ScheduleChange) (any, error) {
+		resumed, err := e.Schedules.Resume(ctx, e.scheduleChange(ctx, tenantID, name, request.ExpectedRev))
+		return e.scheduleChanged(ctx, resumed, "schedule resumed", request.Reason, err)
+	})
+}
+
+// RunSchedule is POST /v1/schedules/{tenantId}/{name}:run.
+func (e *endpoints) RunSchedule(
+	w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName, params api.RunScheduleParams,
+) {
+	serve(e, w, r, http.StatusAccepted, optional, func(ctx context.Context, request api.ScheduleChange) (any, error) {
+		key, err := commands.HeaderKey(orZero(params.IdempotencyKey))
+		if err != nil {
+			return nil, err
+		}
+		if key == "" {
+			key = rand.Text()
+		}
+		fire, replayed, err := e.Schedules.Run(ctx, e.scheduleChange(ctx, tenantID, name, request.ExpectedRev), key)
+		if err != nil {
+			return nil, scheduleProblem(err)
+		}
+		if replayed {
+			return chosen{status: http.StatusOK, value: fireOf(fire)}, nil
+		}
+		return fireOf(fire), nil
+	})
+}
+
+// ListFires is GET /v1/schedules/{tenantId}/{name}/fires.
+func (e *endpoints) ListFires(
+	w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName, params api.ListFiresParams,
+) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		found, next, err := e.Schedules.Fires(ctx, tenantID, name, at.after, limit)
+		page := api.ScheduleFirePage{Fires: make([]api.ScheduleFire, len(found)), NextPageToken: at.token(next)}
+		for i := range found {
+			page.Fires[i] = fireOf(&found[i])
+		}
+		return page, scheduleProblem(err)
+	})
+}
+
+func (e *endpoints) scheduleChange(ctx context.Context, tenantID, name string, rev int64) schedules.Change {
+	return schedules.Change{TenantID: tenantID, Name: name, Rev: rev, Actor: auth.CallerOf(ctx).Name()}
+}
+
+// scheduleChanged logs a change, and answers with the schedule.
+func (e *endpoints) scheduleChanged(ctx context.Context, changed *schedules.Schedule, change, reason string, err error) (any, error) {
+	shown, err := oneSchedule(changed, err)
+	if err == nil {
+		e.config.Log.InfoContext(ctx, "schedule changed", "schedule_id", changed.ID, "change", change, "reason", reason,
+			"request_id", requestStateOf(ctx).id)
+	}
+	return shown, err
+}
+
+func oneSchedule(found *schedules.Schedule, err error) (any, error) {
+	if err != nil {
+		return nil, scheduleProblem(err)
+	}
+	return scheduleOf(found, 10), nil
+}
+
+// definitionOf decodes a definition, whose durations the request's Check has read.
+func definitionOf(tenantID, name string, request *api.ScheduleRequest) schedules.Definition {
+	every, _ := api.Span(request.Every)
+	jitter, _ := api.Span(request.Jitter)
+	window, _ := api.Span(request.CatchUp.Window)
+	return schedules.Definition{
+		TenantID: tenantID, Name: name,
+		Spec: calendar.Spec{
+			Cron: request.Cron, Every: every, TimeZone: request.TimeZone, Jitter: jitter,
+			StartAt: request.StartAt.Time, EndAt: request.EndAt.Time, ExcludedDates: request.ExcludedDates,
+		},
+		Overlap: schedules.Overlap(request.Overlap),
+		CatchUp: schedules.CatchUp{Policy: schedules.CatchUpPolicy(request.CatchUp.Policy), Window: window},
+		Command: request.Command,
+	}
+}
+
+// scheduleOf encodes a schedule with that many of its next occurrences.
+func scheduleOf(s *schedules.Schedule, next int) api.Schedule {
+	shown := api.Schedule{
+		ScheduleID: s.ID, TenantID: s.TenantID, Name: s.Name, Rev: s.Rev, Version: s.Version, State: api.ScheduleState(s.State),
+		Cron: s.Cron, Every: api.SpanText(s.Every), TimeZone: s.TimeZone, Jitter: api.SpanText(s.Jitter),
+		StartAt: api.NewTime(s.StartAt), EndAt: api.NewTime(s.EndAt), ExcludedDates: s.ExcludedDates,
+		Overlap: api.ScheduleOverlap(s.Overlap), Command: s.Command, FailuresInRow: s.FailuresInRow,
+		CatchUp:   api.ScheduleCatchUp{Policy: api.ScheduleCatchUpPolicy(s.CatchUp.Policy), Window: api.SpanText(s.CatchUp.Window)},
+		CreatedAt: api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt),
+	}
+	if parsed, err := calendar.Parse(s.Spec); err == nil && !s.Upcoming.IsZero() {
+		shown.Next = timesOf(parsed.Preview(s.Upcoming.Add(-1), next))
+	}
+	if s.LastFire != nil {
+		shown.LastFire = new(fireOf(s.LastFire))
+	}
+	return shown
+}
+
+func fireOf(f *schedules.Fire) api.ScheduleFire {
+	return api.ScheduleFire{
+		ScheduledFor: api.NewTime(f.ScheduledFor), Outcome: api.FireOutcome(f.Outcome), JobID: f.JobID, Version: f.Version,
+		LateSeconds: f.Late().Seconds(), Detail: f.Detail, Code: f.Code, Actor: f.Actor, JobPurged: f.JobPurged,
+		From: api.NewTime(f.From), Count: f.Count,
+	}
+}
+
+// errNoSchedule is the answer for a missing or foreign schedule.
+var errNoSchedule = &apierror.Error{Code: apierror.ScheduleNotFound, Detail: "There is no such schedule."}
+
 // scheduleProblem returns the problem of an error of schedules.
 func scheduleProblem(err error) error {
-	if invalid, is := errors.AsType[*calendar.Error](err); is {
-		return refusedSchedule("/"+invalid.Field, invalid.Message)
+	field, inCalendar := errors.AsType[*calendar.Error](err)
+	refused, inDefinition := errors.AsType[*schedules.InvalidError](err)
+	switch {
+	case inCalendar:
+		return refusedSchedule("/"+field.Field, field.Message)
+	case inDefinition:
+		return refusedSchedule(refused.Pointer, refused.Message)
+	case errors.Is(err, schedules.ErrNotFound):
+		return errNoSchedule
+	case errors.Is(err, schedules.ErrExists): // It was created since the edit did not find it.
+		return apierror.Newf(apierror.Conflict, "Another request has just created the schedule.")
+	case errors.Is(err, schedules.ErrRevConflict):
+		return apierror.Newf(apierror.RevConflict, "The schedule is not at the expected revision: read it again.")
+	case errors.Is(err, schedules.ErrLimit):
+		return apierror.Newf(apierror.ScheduleLimit, "The tenant has %d schedules, or the store %d: delete one.",
+			schedules.MaxPerTenant, schedules.MaxPerStore)
+	case errors.Is(err, schedules.ErrState):
+		return apierror.Newf(apierror.IllegalTransition, "The schedule is completed: change its times to start it again.")
 	}
-	return err
+	return ledger.Problem(err)
 }
 
 func refusedSchedule(pointer, message string) error {

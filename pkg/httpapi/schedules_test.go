@@ -58,3 +58,92 @@ func TestPreviewSchedule_NamesTheFieldThatMakesNoSense(t *testing.T) {
 		})
 	}
 }
+
+func TestSchedules_AreMadeChangedAndDeleted(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	const path = "/v1/schedules/t/nightly"
+	made := h.do(t, http.MethodPut, path, nightly(`,"jitter":"2m","excluded_dates":["2030-12-25"]`))
+	one := decoded[api.Schedule](t, made)
+	if made.Status != http.StatusCreated || one.Rev != 1 || one.Version != 1 || one.State != api.ScheduleStateActive || len(one.Next) != 10 {
+		t.Fatalf("%d: %+v", made.Status, one)
+	}
+	want := api.Schedule{
+		Cron: "30 2 * * *", TimeZone: "Europe/Berlin", Jitter: "2m", Overlap: api.ScheduleOverlapSkip, ExcludedDates: []string{"2030-12-25"},
+		CatchUp: api.ScheduleCatchUp{Policy: api.ScheduleCatchUpPolicyLast, Window: "1h"},
+	}
+	got := api.Schedule{
+		Cron: one.Cron, TimeZone: one.TimeZone, Jitter: one.Jitter, Overlap: one.Overlap, ExcludedDates: one.ExcludedDates, CatchUp: one.CatchUp,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("definition (-want +got):\n%s", diff)
+	}
+	edited := decoded[api.Schedule](t, h.do(t, http.MethodPut, path, strings.Replace(nightly(`,"expected_rev":1`), "30 2", "45 3", 1)))
+	if edited.ScheduleID != one.ScheduleID || edited.Version != 2 || edited.Cron != "45 3 * * *" {
+		t.Errorf("edited: %+v", edited)
+	}
+	wantProblem(t, h.do(t, http.MethodPut, path, nightly(`,"expected_rev":1`)), apierror.RevConflict,
+		"The schedule is not at the expected revision: read it again.")
+	paused := decoded[api.Schedule](t, h.do(t, http.MethodPost, path+":pause", `{"reason":"the source is down"}`))
+	if paused.State != api.ScheduleStatePaused || len(paused.Next) != 0 {
+		t.Errorf("paused: %+v", paused)
+	}
+	list := func(query string) []api.Schedule {
+		return decoded[api.SchedulePage](t, h.do(t, http.MethodGet, "/v1/schedules?tenant_id=t"+query, "")).Schedules
+	}
+	if all, active := list("&state=paused"), list("&state=active"); len(all) != 1 || len(active) != 0 {
+		t.Errorf("%d are paused, %d active", len(all), len(active))
+	}
+	if resumed := decoded[api.Schedule](t, h.do(t, http.MethodPost, path+":resume", "")); resumed.State != api.ScheduleStateActive {
+		t.Errorf("resumed: %+v", resumed)
+	}
+	if deleted := decoded[api.Schedule](t, h.do(t, http.MethodDelete, path, "")); deleted.ScheduleID != one.ScheduleID {
+		t.Errorf("deleted: %+v", deleted)
+	}
+	wantProblem(t, h.do(t, http.MethodGet, path, ""), apierror.ScheduleNotFound, "There is no such schedule.")
+	if left := list(""); len(left) != 0 {
+		t.Errorf("%d are left", len(left))
+	}
+}
+
+func TestSchedules_RunOnceForEachKey(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	path := "/v1/schedules/" + h.scheduled(t) + "/nightly"
+	first := h.do(t, http.MethodPost, path+":run", "", "Idempotency-Key: k")
+	again := h.do(t, http.MethodPost, path+":run", "", "Idempotency-Key: k")
+	one, repeated := decoded[api.ScheduleFire](t, first), decoded[api.ScheduleFire](t, again)
+	if first.Status != http.StatusAccepted || again.Status != http.StatusOK || one.JobID == "" || one.JobID != repeated.JobID {
+		t.Errorf("%d %+v, then %d %+v", first.Status, one, again.Status, repeated)
+	}
+	fires := decoded[api.ScheduleFirePage](t, h.do(t, http.MethodGet, path+"/fires", "")).Fires
+	if len(fires) != 1 || fires[0].Outcome != api.FireOutcomeFired || fires[0].JobID != one.JobID || fires[0].Actor == "" {
+		t.Errorf("history: %+v", fires)
+	}
+}
+
+func TestSchedules_NameWhatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	tests := []struct {
+		name, body, pointer string
+		code                apierror.Code
+	}{
+		{"its times", strings.Replace(nightly(""), "30 2", "30 25", 1), "/cron", apierror.ScheduleInvalid},
+		{"no time in five years", strings.Replace(nightly(""), "30 2 * *", "30 2 30 2", 1), "/cron", apierror.ScheduleInvalid},
+		{"the overlap", nightly(`,"overlap":"maybe"`), "/overlap", apierror.ScheduleInvalid},
+		{"the jitter", nightly(`,"jitter":"2h"`), "/jitter", apierror.ScheduleInvalid},
+		{"what is no duration", nightly(`,"catch_up":{"window":"long"}`), "/catch_up/window", apierror.InvalidEnvelope},
+		{"the command", strings.Replace(nightly(""), `"language"`, `"tongue"`, 1), "/command/payload/language", apierror.PayloadInvalid},
+		{"the tenant of the command", strings.Replace(nightly(""), `"command":{`, `"command":{"tenant_id":"o",`, 1), "/command/tenant_id", apierror.ScheduleInvalid},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := problemOf(t, h.do(t, http.MethodPut, "/v1/schedules/t/new", test.body))
+			if got.Code != test.code || len(got.Errors) == 0 || got.Errors[0].Pointer != test.pointer {
+				t.Errorf("got %+v, want %s at %s", got, test.code, test.pointer)
+			}
+		})
+	}
+}

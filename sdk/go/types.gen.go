@@ -357,6 +357,8 @@ const (
 	ProblemCodeRefInvalid               ProblemCode = "ref_invalid"
 	ProblemCodeRevConflict              ProblemCode = "rev_conflict"
 	ProblemCodeScheduleInvalid          ProblemCode = "schedule_invalid"
+	ProblemCodeScheduleLimit            ProblemCode = "schedule_limit"
+	ProblemCodeScheduleNotFound         ProblemCode = "schedule_not_found"
 	ProblemCodeSchemaVersionUnsupported ProblemCode = "schema_version_unsupported"
 	ProblemCodeShuttingDown             ProblemCode = "shutting_down"
 	ProblemCodeStaleAttempt             ProblemCode = "stale_attempt"
@@ -424,6 +426,10 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeRevConflict:
 		return true
 	case ProblemCodeScheduleInvalid:
+		return true
+	case ProblemCodeScheduleLimit:
+		return true
+	case ProblemCodeScheduleNotFound:
 		return true
 	case ProblemCodeSchemaVersionUnsupported:
 		return true

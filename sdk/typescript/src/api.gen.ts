@@ -854,6 +854,196 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/schedules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List schedules
+         * @description The schedules of a tenant, by name. With `state` a page may have fewer schedules than requested, and
+         *     still have a next page: continue until there is no `next_page_token`.
+         */
+        get: operations["listSchedules"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}:pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause a schedule
+         * @description What was due is decided first. Occurrences during the pause are not caught up. A paused schedule stays as
+         *     it is. 409 `illegal_transition` if the schedule is completed.
+         */
+        post: operations["pauseSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}:resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume a paused schedule
+         * @description It goes on with the first occurrence after now. An active schedule stays as it is.
+         */
+        post: operations["resumeSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}:run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run a schedule now
+         * @description Submits the command now, in any state of the schedule, beside its occurrences. A request with the
+         *     same `Idempotency-Key` returns what the first one did; without one each request submits it.
+         */
+        post: operations["runSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}/fires": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the history of a schedule
+         * @description The occurrences with what became of them, and the runs, newest first. Many missed occurrences may be one
+         *     entry. At most 1,000 entries of 90 days are kept.
+         */
+        get: operations["listFires"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a schedule
+         * @description With its next 10 occurrences, and its last.
+         */
+        get: operations["getSchedule"];
+        /**
+         * Create or change a schedule
+         * @description Creates the schedule, or replaces its definition. What was due is decided first, by the definition before.
+         *     After a change the next occurrence is the first after now. 409 `rev_conflict` if `expected_rev` is not the
+         *     schedule's `rev`. 422 `schedule_invalid` if the times or the command make no sense;
+         *     the command is checked as if it were submitted.
+         */
+        put: operations["putSchedule"];
+        post?: never;
+        /**
+         * Delete a schedule
+         * @description What was due is decided first. Jobs go on.
+         */
+        delete: operations["deleteSchedule"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/outbox/retry": {
         parameters: {
             query?: never;
@@ -5025,6 +5215,307 @@ export interface components {
             clock_change?: components["schemas"]["ClockChange"];
         };
         /**
+         * @description `active`; `paused` by a caller; `completed` if there is no further occurrence.
+         * @example active
+         * @enum {string}
+         */
+        ScheduleState: "active" | "paused" | "completed";
+        /**
+         * @description What an occurrence does while the job of an earlier one is live: `skip` it, `queue` it (at most
+         *     one waits), `cancel_running` the earlier job, or `allow` both.
+         * @example skip
+         * @enum {string}
+         */
+        ScheduleOverlap: "skip" | "queue" | "cancel_running" | "allow";
+        /**
+         * @description Which occurrences that were missed, for example because the server was down, are fired late. The
+         *     default is the `last` one of an hour.
+         */
+        ScheduleCatchUp: {
+            /**
+             * @description `none`; the `last` one within the window; or `all` within it, at most 500.
+             * @example last
+             * @enum {string}
+             */
+            policy?: "none" | "last" | "all";
+            /**
+             * @description How old an occurrence may be, at most 168h. The default is 1h.
+             * @example 6h
+             */
+            window?: string;
+        };
+        /** @description When a command is submitted, and which. */
+        ScheduleRequest: {
+            /**
+             * @description Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+             *     `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+             *     match one of them. Either this or `every` is required.
+             * @example 30 2 * * 1-5
+             */
+            cron?: string;
+            /**
+             * @description The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+             *     `start_at`, or else from 1970-01-01T00:00:00Z.
+             * @example 15m
+             */
+            every?: string;
+            /**
+             * @description The IANA name of the zone whose clocks count. The default is UTC.
+             * @example Europe/Berlin
+             */
+            time_zone?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is earlier.
+             * @example 2026-03-01T00:00:00.000Z
+             */
+            start_at?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is later.
+             * @example 2027-03-01T00:00:00.000Z
+             */
+            end_at?: string;
+            /** @description Days in the time zone that have no occurrences. */
+            excluded_dates?: string[];
+            /**
+             * @description Each occurrence is delayed by less than this, by how much is the same each time. At most an hour,
+             *     and half of the smallest time between two occurrences.
+             * @example 2m
+             */
+            jitter?: string;
+            overlap?: components["schemas"]["ScheduleOverlap"];
+            catch_up?: components["schemas"]["ScheduleCatchUp"];
+            /**
+             * @description The command, without `tenant_id`, `idempotency_key`, `not_before` and `not_after`. Its strings
+             *     may contain `${scheduled_for}`, the time of the occurrence in UTC, and `${scheduled_date}`, its
+             *     date in the time zone.
+             * @example {
+             *       "request_type": "doc.index",
+             *       "schema_version": "1",
+             *       "input_ref": {
+             *         "uri": "s3://b/in"
+             *       },
+             *       "output_ref": {
+             *         "uri": "s3://b/out"
+             *       }
+             *     }
+             */
+            command: Record<string, never>;
+            /**
+             * Format: int64
+             * @description The schedule's `rev` as last seen. 0, or absent, accepts any.
+             * @example 3
+             */
+            expected_rev?: number;
+        };
+        /** @description Which state of the schedule the caller saw, and why it changes it. */
+        ScheduleChange: {
+            /**
+             * Format: int64
+             * @description The schedule's `rev` as last seen. 0, or absent, accepts any.
+             * @example 3
+             */
+            expected_rev?: number;
+            /**
+             * @description Why, for the audit log.
+             * @example The source is down.
+             */
+            reason?: string;
+        };
+        /** @description A schedule. */
+        Schedule: {
+            /**
+             * @description Names the schedule, also after another of its name was made.
+             * @example 0b9d1f7c5a3e4c2f8d6e1a2b3c4d5e6f
+             */
+            schedule_id: string;
+            /**
+             * @description The tenant.
+             * @example tenant_a
+             */
+            tenant_id: string;
+            /**
+             * @description The name.
+             * @example nightly-index
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Counts the changes of the schedule, its fires included.
+             * @example 3
+             */
+            rev: number;
+            /**
+             * @description Counts the definitions, from 1.
+             * @example 1
+             */
+            version: number;
+            state: components["schemas"]["ScheduleState"];
+            /**
+             * @description Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+             *     `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+             *     match one of them. Either this or `every` is required.
+             * @example 30 2 * * 1-5
+             */
+            cron?: string;
+            /**
+             * @description The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+             *     `start_at`, or else from 1970-01-01T00:00:00Z.
+             * @example 15m
+             */
+            every?: string;
+            /**
+             * @description The IANA name of the zone whose clocks count. The default is UTC.
+             * @example Europe/Berlin
+             */
+            time_zone?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is earlier.
+             * @example 2026-03-01T00:00:00.000Z
+             */
+            start_at?: string;
+            /**
+             * Format: date-time
+             * @description No occurrence is later.
+             * @example 2027-03-01T00:00:00.000Z
+             */
+            end_at?: string;
+            /** @description Days in the time zone that have no occurrences. */
+            excluded_dates?: string[];
+            /**
+             * @description Each occurrence is delayed by less than this, by how much is the same each time. At most an hour,
+             *     and half of the smallest time between two occurrences.
+             * @example 2m
+             */
+            jitter?: string;
+            overlap: components["schemas"]["ScheduleOverlap"];
+            catch_up: components["schemas"]["ScheduleCatchUp"];
+            /**
+             * @description The command, without `tenant_id`, `idempotency_key`, `not_before` and `not_after`. Its strings
+             *     may contain `${scheduled_for}`, the time of the occurrence in UTC, and `${scheduled_date}`, its
+             *     date in the time zone.
+             * @example {
+             *       "request_type": "doc.index",
+             *       "schema_version": "1",
+             *       "input_ref": {
+             *         "uri": "s3://b/in"
+             *       },
+             *       "output_ref": {
+             *         "uri": "s3://b/out"
+             *       }
+             *     }
+             */
+            command: Record<string, never>;
+            /** @description The next occurrences, without jitter; at most 10, in a list 1. Absent unless the schedule is active. */
+            next?: components["schemas"]["ScheduleTime"][];
+            /** @description The last decided occurrence. Absent in a list, and before the first. */
+            last_fire?: components["schemas"]["ScheduleFire"];
+            /**
+             * @description How many of the last occurrences were refused or missed, one after the other.
+             * @example 0
+             */
+            failures_in_row: number;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description When a caller changed it last.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            updated_at: string;
+        };
+        /** @description One page of schedules. */
+        SchedulePage: {
+            /** @description The schedules, by name. */
+            schedules: components["schemas"]["Schedule"][];
+            /**
+             * @description For the next page; absent at the end.
+             * @example AAAB
+             */
+            next_page_token?: string;
+        };
+        /**
+         * @description `claimed`: it is being fired. `fired`: its job was accepted. `skipped`: the job of an earlier
+         *     occurrence is live. `refused`: the command is not accepted. `missed`: it was not fired in time, or
+         *     while the schedule was changed.
+         * @example fired
+         * @enum {string}
+         */
+        FireOutcome: "claimed" | "fired" | "skipped" | "refused" | "missed";
+        /** @description An occurrence, or a run, with what became of it. */
+        ScheduleFire: {
+            /**
+             * Format: date-time
+             * @description The time of the occurrence, without jitter.
+             * @example 2026-01-28T01:30:00.000Z
+             */
+            scheduled_for: string;
+            outcome: components["schemas"]["FireOutcome"];
+            /**
+             * @description The job; absent unless it was claimed or fired.
+             * @example 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d
+             */
+            jobId?: string;
+            /**
+             * @description The version of the definition.
+             * @example 1
+             */
+            version: number;
+            /**
+             * Format: double
+             * @description How long after its time it was decided.
+             * @example 0.4
+             */
+            late_seconds: number;
+            /**
+             * @description Why it was not fired.
+             * @example Job 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d is in the line.
+             */
+            detail?: string;
+            /**
+             * @description The code of the problem with which the command was refused.
+             * @example line_busy
+             */
+            code?: string;
+            /**
+             * @description The caller who ran it by hand.
+             * @example alice
+             */
+            actor?: string;
+            /**
+             * @description The job has been purged.
+             * @example false
+             */
+            job_purged?: boolean;
+            /**
+             * Format: date-time
+             * @description The first of many missed occurrences, of which `scheduled_for` is the last.
+             * @example 2026-01-28T00:30:00.000Z
+             */
+            from?: string;
+            /**
+             * @description How many occurrences these are; absent for one.
+             * @example 60
+             */
+            count?: number;
+        };
+        /** @description One page of the history of a schedule. */
+        ScheduleFirePage: {
+            /** @description The occurrences and runs, newest first. */
+            fires: components["schemas"]["ScheduleFire"][];
+            /**
+             * @description For the next page; absent at the end.
+             * @example AAAB
+             */
+            next_page_token?: string;
+        };
+        /**
          * @description `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
          *     `open` mark is a note, and the finding counts.
          * @example acknowledged
@@ -6525,7 +7016,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "limit_unsupported" | "schedule_invalid" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "line_not_found" | "schedule_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "line_busy" | "not_blocking" | "predecessor_refused" | "schedule_limit" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "not_after_passed" | "limit_unsupported" | "schedule_invalid" | "tenant_limit" | "line_full" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -6611,8 +7102,8 @@ export interface components {
             };
         };
         /**
-         * @description `job_not_found`, `step_not_found`, `work_not_found` or `line_not_found`; also if the
-         *     object belongs to another tenant. `not_found` if this server has no pull queue.
+         * @description `job_not_found`, `step_not_found`, `work_not_found`, `line_not_found` or
+         *     `schedule_not_found`; also if the object belongs to another tenant. `not_found` if this server has no pull queue.
          */
         NotFound: {
             headers: {
@@ -6624,7 +7115,8 @@ export interface components {
         };
         /**
          * @description `illegal_transition`, `nothing_to_run`, `stale_attempt`, `contradictory_result`,
-         *     `rev_conflict`, `not_owner`, `line_busy`, `not_blocking`, `predecessor_refused`, or
+         *     `rev_conflict`, `not_owner`, `line_busy`, `not_blocking`, `predecessor_refused`,
+         *     `schedule_limit`, or
          *     `conflict` if concurrent requests kept changing the same object. After `conflict` the
          *     same request may be repeated at once, after `predecessor_refused` once the command before
          *     it is accepted, and after `line_busy` once the job that `detail` names has ended.
@@ -6782,6 +7274,16 @@ export interface components {
          * @example tenant:tenant_a
          */
         PauseId: string;
+        /**
+         * @description The tenant.
+         * @example tenant_a
+         */
+        TenantId: string;
+        /**
+         * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+         * @example nightly-index
+         */
+        ScheduleName: string;
         /**
          * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
          *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
@@ -8072,6 +8574,392 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listSchedules: {
+        parameters: {
+            query: {
+                /**
+                 * @description The tenant of the schedules.
+                 * @example tenant_a
+                 */
+                tenant_id: string;
+                /**
+                 * @description Only schedules in this state.
+                 * @example active
+                 */
+                state?: components["schemas"]["ScheduleState"];
+                /**
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of schedules. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedulePage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    pauseSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ScheduleChange"];
+            };
+        };
+        responses: {
+            /** @description The schedule. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    resumeSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ScheduleChange"];
+            };
+        };
+        responses: {
+            /** @description The schedule. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    runSchedule: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
+                 * @example order-4711
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ScheduleChange"];
+            };
+        };
+        responses: {
+            /** @description What the first request with this key did. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleFire"];
+                };
+            };
+            /** @description What the run did. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleFire"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listFires: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of the history. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleFirePage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The schedule. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    putSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScheduleRequest"];
+            };
+        };
+        responses: {
+            /** @description The schedule, changed or unchanged. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            /** @description The new schedule. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The schedule as it was. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
