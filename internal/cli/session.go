@@ -30,7 +30,7 @@ func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
 		t.why(), t.doc(), t.jobs(), t.submit(),
 		t.attention(), t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.workers(), t.stuck(), t.pauseDispatch(),
-		t.resumeDispatch(), t.pauses(), t.limits(), t.lines(),
+		t.resumeDispatch(), t.pauses(), t.limits(), t.lines(), t.schedules(),
 		t.auditTrail(), t.outbox(), t.work(), t.webhooks(), t.inbox(), t.backup(), t.archive(),
 		t.doctor(), t.protocolCommands(), t.contextCommands(),
 	}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
+)
+
+// scheduleFile is a schedule in a file.
+type scheduleFile struct {
+	TenantID string `json:"tenant_id"`
+	Name     string `json:"name"`
+
+	api.ScheduleRequest
+}
+
+// readSchedules reads a file of schedules, or those of a folder in the order of their names.
+func readSchedules(path string) (all []scheduleFile, err error) {
+	files := []string{path}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		files = nil
+		for _, pattern := range []string{"*.yaml", "*.yml", "*.json"} {
+			some, err := filepath.Glob(filepath.Join(path, pattern))
+			if err != nil {
+				return nil, usagef("read the schedules: %w", err)
+			}
+			files = append(files, some...)
+		}
+		slices.Sort(files)
+	}
+	seen := map[string]bool{}
+	for _, file := range files {
+		some, err := readScheduleFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for i := range some {
+			id := some[i].TenantID + "/" + some[i].Name
+			switch {
+			case some[i].TenantID == "" || some[i].Name == "":
+				return nil, usagef("%s: a schedule has no tenant_id or no name", file)
+			case seen[id]:
+				return nil, usagef("%s names %s again", file, plain(id))
+			}
+			seen[id] = true
+		}
+		all = append(all, some...)
+	}
+	if len(all) == 0 {
+		return nil, usagef("%s has no schedule", path)
+	}
+	return all, nil
+}
+
+// readScheduleFile reads the schedule of a file, or its list.
+func readScheduleFile(path string) ([]scheduleFile, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usagef("read the schedules: %w", err)
+	}
+	fault := func(err error) error { return usagef("%s is not a file of schedules: %w", path, err) }
+	asJSON, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, fault(err)
+	}
+	var list struct {
+		Schedules []json.RawMessage `json:"schedules"`
+	}
+	if err := json.Unmarshal(asJSON, &list); err != nil {
+		return nil, fault(err)
+	}
+	if list.Schedules == nil {
+		list.Schedules = []json.RawMessage{asJSON}
+	}
+	found := make([]scheduleFile, len(list.Schedules))
+	for i, one := range list.Schedules {
+		decoder := json.NewDecoder(bytes.NewReader(one))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&found[i]); err != nil {
+			return nil, fault(err)
+		}
+	}
+	return found, nil
+}
+
+// diffSchedule compares a schedule with that of the server.
+func (s *session) diffSchedule(ctx context.Context, wanted *scheduleFile) (scheduleDiff, error) {
+	diff := scheduleDiff{Schedule: wanted.TenantID + "/" + wanted.Name, Change: "create"}
+	known, err := call[api.Schedule](s.GetSchedule(ctx, wanted.TenantID, wanted.Name))
+	if refused, is := errors.AsType[*Error](err); is && refused.Problem != nil && refused.Problem.Code == apierror.ScheduleNotFound {
+		return diff, nil
+	}
+	if err != nil {
+		return diff, err
+	}
+	before, after := scheduleFields(&api.ScheduleRequest{
+		Cron: known.Cron, Every: known.Every, TimeZone: known.TimeZone, StartAt: known.StartAt, EndAt: known.EndAt, Jitter: known.Jitter,
+		ExcludedDates: known.ExcludedDates, Overlap: known.Overlap, CatchUp: known.CatchUp, Command: known.Command,
+	}), scheduleFields(&wanted.ScheduleRequest)
+	names := slices.Collect(maps.Keys(before))
+	names = slices.AppendSeq(names, maps.Keys(after))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if !reflect.DeepEqual(before[name], after[name]) {
+			diff.Fields = append(diff.Fields, fmt.Sprintf("%s: %s, was %s", name, asText(after[name]), asText(before[name])))
+		}
+	}
+	diff.Change = "change"
+	if len(diff.Fields) == 0 {
+		diff.Change = "unchanged"
+	}
+	return diff, nil
+}
+
+// scheduleFields returns the members of a definition, with the server's defaults.
+func scheduleFields(request *api.ScheduleRequest) map[string]any {
+	one := *request
+	one.ExpectedRev = 0
+	for _, text := range []*string{&one.Every, &one.Jitter, &one.CatchUp.Window} {
+		if span, err := api.Span(*text); err == nil {
+			*text = api.SpanText(span)
+		}
+	}
+	if one.Overlap == "" {
+		one.Overlap = api.ScheduleOverlapSkip
+	}
+	if one.CatchUp.Policy == "" {
+		one.CatchUp.Policy = api.ScheduleCatchUpPolicyLast
+	}
+	if one.CatchUp.Window == "" {
+		one.CatchUp.Window = api.SpanText(time.Hour)
+	}
+	fields := map[string]any{}
+	text, err := json.Marshal(one)
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err != nil {
+		panic(err) // Both are made of JSON.
+	}
+	return fields
+}
+
+// asText writes a value as JSON.
+func asText(value any) string {
+	if value == nil {
+		return "not set"
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // It was made of JSON.
+	}
+	return string(text)
+}

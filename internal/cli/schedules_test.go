@@ -1,0 +1,86 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
+)
+
+// nightly is a schedule.
+func nightly() api.Schedule {
+	return api.Schedule{
+		ScheduleID: "0b9d", TenantID: "t", Name: "nightly", Rev: 3, Version: 2, State: api.ScheduleStateActive,
+		Cron: "30 2 * * *", TimeZone: "Europe/Berlin", Overlap: api.ScheduleOverlapSkip, FailuresInRow: 1,
+		CatchUp: api.ScheduleCatchUp{Policy: api.ScheduleCatchUpPolicyLast, Window: "1h"},
+		Command: json.RawMessage(`{"request_type":"doc.index"}`), CreatedAt: at(time.Hour), UpdatedAt: at(time.Hour),
+		Next:     []api.ScheduleTime{{At: at(-time.Hour), Local: "2026-01-27T14:00:00+01:00", ClockChange: api.ClockChangeMoved}},
+		LastFire: &api.ScheduleFire{ScheduledFor: at(time.Hour), Outcome: api.FireOutcomeMissed, Version: 2, Detail: "was not fired in time"},
+	}
+}
+
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	one := nightly()
+	shows(t, "schedules", "GET /v1/schedules?tenant_id=t&limit=50", api.SchedulePage{Schedules: []api.Schedule{one}}, "schedules list --tenant t")
+	shows(t, "schedule", "GET /v1/schedules/t/nightly", one, "schedules show t/nightly")
+	shows(t, "schedule-pause", `POST /v1/schedules/t/nightly:pause {"reason":"why"}`, one, "schedules pause t/nightly --reason why")
+	shows(t, "schedule-resume", `POST /v1/schedules/t/nightly:resume {}`, one, "schedules resume t/nightly")
+	shows(t, "schedule-delete", `DELETE /v1/schedules/t/nightly`, one, "schedules delete t/nightly")
+	shows(t, "schedule-next", `POST /v1/schedules:preview {"count":1,"cron":"@daily","time_zone":"Europe/Berlin"}`,
+		api.SchedulePreview{TimeZone: "Europe/Berlin", Times: one.Next}, "schedules next --cron @daily --zone Europe/Berlin --count 1")
+	fires := api.ScheduleFirePage{Fires: []api.ScheduleFire{
+		{ScheduledFor: at(0), Outcome: api.FireOutcomeFired, JobID: "j1", Version: 2, LateSeconds: 0.4, Actor: "alice"},
+		{ScheduledFor: at(time.Hour), Outcome: api.FireOutcomeMissed, Version: 2, From: at(2 * time.Hour), Count: 60, Detail: "was not fired in time"},
+	}}
+	shows(t, "schedule-fires", "GET /v1/schedules/t/nightly/fires?limit=50", fires, "schedules fires t/nightly")
+	shows(t, "schedule-run", "POST /v1/schedules/t/nightly:run {}", fires.Fires[0], "schedules run t/nightly --idempotency-key k")
+
+	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/schedules/t/none": {apierror.ScheduleNotFound}}).url)
+	for line, code := range map[string]int{
+		"schedules list": cli.ExitUsage, "schedules show nightly": cli.ExitUsage, "schedules show t/none": cli.ExitNotFound,
+		"schedules next": cli.ExitUsage, "schedules next --cron @daily --every 1h": cli.ExitUsage, "schedules apply": cli.ExitUsage,
+	} {
+		if _, err := l.run(t, strings.Fields(line)...); cli.ExitCode(err) != code {
+			t.Errorf("lucius %s: %v, want the exit code %d", line, err, code)
+		}
+	}
+}
+
+func TestSchedulesApply_ShowsWhatDiffersFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	musttest.WriteFile(t, filepath.Join(dir, "a.yaml"), "tenant_id: t\nname: nightly\ncron: 45 3 * * *\ntime_zone: Europe/Berlin\n"+
+		"command: {request_type: doc.index}\n")
+	musttest.WriteFile(t, filepath.Join(dir, "b.yaml"), "schedules:\n- {tenant_id: t, name: hourly, every: 60m, command: {request_type: a}}\n"+
+		"- {tenant_id: t, name: same, every: 1h, command: {request_type: a}}\n")
+	same := nightly()
+	same.Cron, same.TimeZone, same.Every, same.Name, same.Command = "", "", "1h", "same", json.RawMessage(`{"request_type":"a"}`)
+	server := newScripted(t, map[string][]any{
+		"GET /v1/schedules/t/nightly": {nightly(), nightly()}, "GET /v1/schedules/t/hourly": {apierror.ScheduleNotFound, apierror.ScheduleNotFound},
+		"GET /v1/schedules/t/same":    {same, same},
+		"PUT /v1/schedules/t/nightly": {nightly()}, "PUT /v1/schedules/t/hourly": {nightly()},
+	})
+	l := newLine(t, server.url)
+	want := "t/nightly changes\n  cron: \"45 3 * * *\", was \"30 2 * * *\"\nt/hourly is new\nt/same is unchanged\n"
+	if got := l.must(t, "schedules", "apply", "-f", dir, "--dry-run"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	l.must(t, "schedules", "apply", "-f", dir, "--yes")
+	for name, text := range map[string]string{
+		"no name": "tenant_id: t\n", "an unknown field": "tenant_id: t\nname: a\ncorn: x\n", "no schedule": "schedules: []\n", "no YAML": "a: [",
+		"one twice": "schedules: [{tenant_id: t, name: a}, {tenant_id: t, name: a}]\n",
+	} {
+		file := filepath.Join(t.TempDir(), "x.yaml")
+		musttest.WriteFile(t, file, text)
+		if _, err := l.run(t, "schedules", "apply", "-f", file); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
