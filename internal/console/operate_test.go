@@ -485,12 +485,13 @@ func TestCommands_OfOperators(t *testing.T) {
 	maps.Copy(answers, map[string]any{
 		"GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
 		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"}, "GET /v1/admin/stuck": api.StuckList{}, "GET /v1/jobs": api.JobPage{},
-		"GET /v1/admin/inbox":    api.InboxPage{},
-		"GET /v1/admin/workers":  api.WorkerList{Workers: []api.Worker{{Owner: "o"}}},
-		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
-		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
-		"GET /v1/work/w":         api.WorkItem{WorkID: "w", Rev: 1},
-		"GET /v1/lines/o":        api.Line{LineID: "o"}, "GET /v1/lines/o/jobs": api.LineJobPage{},
+		"GET /v1/admin/inbox":                api.InboxPage{},
+		"GET /v1/admin/workers":              api.WorkerList{Workers: []api.Worker{{Owner: "o"}}},
+		"GET /v1/admin/services":             api.ServiceList{Services: []api.Service{{Service: "o"}}},
+		"GET /v1/protocols":                  api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
+		"GET /v1/work/w":                     api.WorkItem{WorkID: "w", Rev: 1},
+		"GET /v1/schedules/tenant_a/nightly": nightly(), "GET /v1/schedules/tenant_a/nightly/fires": history(),
+		"GET /v1/lines/o": api.Line{LineID: "o"}, "GET /v1/lines/o/jobs": api.LineJobPage{},
 	})
 	maps.Copy(answers, answersOf(runningJob()))
 	b := newBrowser(t, answers)
@@ -499,7 +500,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		if p.pattern == "search" {
 			continue // It asks the API several things.
 		}
-		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o", "{owner}", "o",
+		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o", "{owner}", "o", "{tenant}", "tenant_a", "{name}", "nightly",
 			"document", "document?tenant_id=a+b&doc_id=it%27s").Replace(p.pattern))
 	}
 	for _, target := range append(targets,

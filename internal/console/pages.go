@@ -16,6 +16,8 @@ func pages() []page {
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
 		{pattern: "lines", title: "Lines", role: api.GrantRoleRead, show: lines},
 		{pattern: "lines/{id}", role: api.GrantRoleRead, live: true, show: line},
+		{pattern: "schedules", title: "Schedules", role: api.GrantRoleRead, show: schedules},
+		{pattern: "schedules/{tenant}/{name}", role: api.GrantRoleRead, show: schedule},
 		{pattern: "document", role: api.GrantRoleRead, show: document},
 		{pattern: "search", show: search},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},

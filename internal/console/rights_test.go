@@ -37,7 +37,9 @@ func everything() map[string]any {
 		"GET /v1/admin/audit-trail": api.AuditTrail{},
 		"GET /v1/admin/workers":     api.WorkerList{Bus: api.BusQueue, Workers: []api.Worker{busyWorker()}},
 		"GET /v1/lines":             api.LinePage{Lines: []api.Line{blockedLine()}}, "GET /v1/lines/l1": blockedLine(),
-		"GET /v1/lines/l1/jobs": api.LineJobPage{Jobs: []api.Job{failed, paused}},
+		"GET /v1/lines/l1/jobs":              api.LineJobPage{Jobs: []api.Job{failed, paused}},
+		"GET /v1/schedules":                  api.SchedulePage{Schedules: []api.Schedule{nightly()}},
+		"GET /v1/schedules/tenant_a/nightly": nightly(), "GET /v1/schedules/tenant_a/nightly/fires": history(),
 	})
 	for request, answer := range answersOf(paused) {
 		if strings.Contains(request, "/j2") {
@@ -59,6 +61,8 @@ func allPages() (targets []string) {
 			targets = append(targets, "services/ocr")
 		case strings.Contains(p.pattern, "{owner}"):
 			targets = append(targets, "workers/ocr-7")
+		case strings.Contains(p.pattern, "{name}"):
+			targets = append(targets, "schedules/tenant_a/nightly")
 		case strings.Contains(p.pattern, "{id}"):
 			targets = append(targets, "operations/o")
 		default:
