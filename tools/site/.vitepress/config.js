@@ -29,7 +29,7 @@ export default {
         page("Testing handlers", "/docs/use/testing"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
         page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/use/servicebus"),
         page("Commands", "/docs/use/commands"), page("Guarantees", "/docs/use/guarantees"),
-        page("Check the order", "/docs/use/order"), page("Command line", "/docs/use/cli"),
+        page("Schedules", "/docs/use/schedules"), page("Check the order", "/docs/use/order"), page("Command line", "/docs/use/cli"),
       ] },
       { text: "Run it", link: "/docs/run/", items: [
         page("Install", "/docs/run/install"), page("Checklist", "/docs/run/production-checklist"), page("Settings", "/docs/run/settings"),
