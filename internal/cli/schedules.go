@@ -114,8 +114,8 @@ func (t *tool) schedulesShow() *cobra.Command {
 		}
 		return show(s, one, func(p *page, one api.Schedule) {
 			fields := []string{
-				"schedule", p.style(bold, one.TenantID+"/"+one.Name), "state", string(one.State), "times", timesText(&one), "jitter", one.Jitter,
-				"overlap", string(one.Overlap), "catch up", string(one.CatchUp.Policy) + " within " + one.CatchUp.Window,
+				"schedule", p.style(bold, one.TenantID+"/"+one.Name), "state", string(one.State), "times", timesText(&one),
+				"jitter", one.Jitter, "overlap", string(one.Overlap), "catch up", string(one.CatchUp.Policy) + " within " + one.CatchUp.Window,
 				"rev", strconv.FormatInt(one.Rev, 10), "version", strconv.Itoa(one.Version),
 				"excluded dates", strings.Join(one.ExcludedDates, ", "), "command", string(one.Command),
 			}
@@ -198,8 +198,9 @@ func (t *tool) schedulesNext() *cobra.Command {
 func (t *tool) schedulesFires() *cobra.Command {
 	var limit int
 	cmd := t.command(spec{
-		use: "fires SCHEDULE", short: "Show what became of the times of a schedule", example: "  lucius schedules fires tenant_a/nightly-index",
-		long: scheduleID, args: 1, query: true,
+		use: "fires SCHEDULE", short: "Show what became of the times of a schedule",
+		example: "  lucius schedules fires tenant_a/nightly-index",
+		long:    scheduleID, args: 1, query: true,
 	}, func(ctx context.Context, s *session, args []string) error {
 		tenant, name, err := splitSchedule(args[0])
 		if err != nil {
@@ -258,7 +259,8 @@ func (t *tool) schedulesRun() *cobra.Command {
 		if key == "" {
 			key = uuid.NewString()
 		}
-		fire, err := call[api.ScheduleFire](s.RunSchedule(ctx, tenant, name, &api.RunScheduleParams{IdempotencyKey: &key}, api.ScheduleChange{}))
+		once := &api.RunScheduleParams{IdempotencyKey: &key}
+		fire, err := call[api.ScheduleFire](s.RunSchedule(ctx, tenant, name, once, api.ScheduleChange{}))
 		if err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ type UseCases struct {
 	Limits    *limits.Service
 	LimitGate *limits.Gate
 	Marks     *marks.Service
-	Schedules *schedules.Service
+	Schedules *schedules.Service // Required to serve /v1/schedules.
 	Protocols *commands.ProtocolHolder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
 	// concurrent use. The error is the store's.
@@ -131,7 +131,6 @@ func (c Config) Validate() error {
 		{"Limits", c.Limits == nil},
 		{"LimitGate", c.LimitGate == nil},
 		{"Marks", c.Marks == nil},
-		{"Schedules", c.Schedules == nil},
 		{"Protocols", c.Protocols == nil},
 		{"Ready", c.Ready == nil},
 		{"Auth", c.Auth == nil},
