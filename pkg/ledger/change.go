@@ -134,6 +134,7 @@ func (l *Ledger) commitPlan(ctx context.Context, plan *plan, o *options, handed 
 		return nil, err
 	}
 	l.committed(ctx, plan)
+	l.freeRuns(ctx, plan)
 	if plan.ended {
 		l.cfg.Ended(&plan.after.Job)
 	}

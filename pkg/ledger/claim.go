@@ -31,6 +31,8 @@ type Claim struct {
 	// immediately before each sending of the commit, also after an unknown outcome; an item that
 	// it refuses counts as one that the claim had enough without. Optional. It must not block.
 	Sendable func(hint *Hint) bool
+	// Slots chooses the run slots that each claim takes. Optional.
+	Slots SlotTaker
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
 	// any other commits it before the first. Optional.
@@ -71,6 +73,7 @@ const parallelClaims = 32
 type candidate struct {
 	outcome *Claimed
 	plan    *plan
+	slots   []takenSlot // that it takes, nil until they are chosen
 }
 
 // Claim claims the items of hints, each by one change of its job; on an atomic store
@@ -168,7 +171,7 @@ func (l *Ledger) planRemembered(ctx context.Context, hint Hint, c *Claim, outcom
 	if plan == nil {
 		return nil
 	}
-	return &candidate{outcome, plan}
+	return &candidate{outcome: outcome, plan: plan}
 }
 
 // planClaim loads the job of a hint, decides the claim, and plans its writes. It
@@ -190,7 +193,7 @@ func (l *Ledger) planClaim(ctx context.Context, hint Hint, c *Claim, outcome *Cl
 		outcome.Err = err
 		return nil
 	}
-	return &candidate{outcome, plan}
+	return &candidate{outcome: outcome, plan: plan}
 }
 
 func (l *Ledger) decideClaim(
@@ -255,19 +258,28 @@ func claimVerb(workID string, id OutboxID, c *Claim) *verb {
 // claimAlone commits one candidate by itself, and decides again after a lost race.
 func (l *Ledger) claimAlone(ctx context.Context, one *candidate, c *Claim) {
 	outcome := one.outcome
+	kept := false // The claim is committed, or may be.
 	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
-		if one == nil {
-			if one = l.planClaim(ctx, outcome.Hint, c, outcome); one == nil {
+		if one.plan == nil {
+			again := l.planClaim(ctx, outcome.Hint, c, outcome)
+			if again == nil {
 				return outcome.Err
 			}
+			one.plan = again.plan
+		}
+		if err := l.takeSlots(ctx, one, c); err != nil {
+			return err
 		}
 		applied, err := l.submit(c.guarded(ctx, one), one.plan)
-		if err == nil {
+		if kept = err == nil || errors.Is(err, tablestore.ErrUnknown); err == nil {
 			l.claimed(ctx, one, applied.PostErr)
 		}
-		one = nil
+		one.plan = nil
 		return err
 	})
+	if !kept {
+		l.dropSlots(ctx, one.slots)
+	}
 	if lapsed(err) {
 		*outcome = Claimed{Hint: outcome.Hint}
 		return
@@ -316,7 +328,8 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		for i, one := range open {
 			plans[i] = one.plan
 		}
-		applied, err := l.apply(c.guarded(ctx, open...), together(plans, memory), plans...)
+		change := l.insertSlots(open, c, together(plans, memory))
+		applied, err := l.apply(c.guarded(ctx, open...), change, plans...)
 		if lapsed(err) {
 			open = c.sendable(open)
 			return errors.Join(tablestore.ErrConflict, err) // The others are tried again.
@@ -334,17 +347,7 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		if len(memory) > 0 && conflict.Key == memory[0].Key {
 			return ErrClaimKnown
 		}
-		i := slices.IndexFunc(open, func(one *candidate) bool {
-			return conflict.Key.Partition == tablestore.Escape(one.plan.after.Job.ID)
-		})
-		if i < 0 {
-			return err
-		}
-		if again := l.planClaim(ctx, open[i].outcome.Hint, c, open[i].outcome); again != nil {
-			open[i] = again
-		} else {
-			open = slices.Delete(open, i, i+1)
-		}
+		open = l.decideAgain(ctx, open, conflict.Key, c)
 		return err
 	})
 	if errors.Is(err, tablestore.ErrUnknown) {
@@ -354,6 +357,27 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		return fmt.Errorf("claim: %w", err)
 	}
 	return err
+}
+
+// decideAgain decides the claim of the candidate again whose row has changed, and returns those that are
+// left.
+func (l *Ledger) decideAgain(ctx context.Context, open []*candidate, changed tablestore.Key, c *Claim) []*candidate {
+	if left, lost := l.slotLost(open, changed, c); lost {
+		return left
+	}
+	i := slices.IndexFunc(open, func(one *candidate) bool {
+		return changed.Partition == tablestore.Escape(one.plan.after.Job.ID)
+	})
+	if i < 0 {
+		return open
+	}
+	again := l.planClaim(ctx, open[i].outcome.Hint, c, open[i].outcome)
+	if again == nil {
+		return slices.Delete(open, i, i+1)
+	}
+	again.slots = open[i].slots
+	open[i] = again
+	return open
 }
 
 // together returns one change for all plans and the claim's row, for an atomic store:

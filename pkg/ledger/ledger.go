@@ -83,6 +83,8 @@ type Config struct {
 	// that queues the item then claims it too. It is called only on an atomic store, and
 	// must not block. Optional.
 	Taker func(hint *Hint) *Taker
+	// Freed is told of run slots that a commit of this process freed. It must not block. Optional.
+	Freed func(slots []statemachine.RunSlot)
 	// Projector copies the jobs to the tables of another layout. Optional.
 	Projector Projector
 	// Retention is how long an ended job is kept. Optional. 0 keeps it forever.
@@ -186,6 +188,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func(Hint, bool) {}
+	}
+	if cfg.Freed == nil {
+		cfg.Freed = func([]statemachine.RunSlot) {}
 	}
 	if cfg.Limit == nil {
 		cfg.Limit = func(string) int { return 0 }

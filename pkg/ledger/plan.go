@@ -37,10 +37,14 @@ type plan struct {
 	// queued is the ready hint that the change makes valid, and taken the hint that it
 	// voids; nil if there is none.
 	queued, taken *Hint
-	light         bool       // a heartbeat: the change makes no revision
-	ended         bool       // the change ends the job
-	revision      *Revision  // for the projector, else nil
-	entries       []entryRef // the schedule entries that the change writes
+	// freed are the run slots of an item whose hold the change ends, and free deletes their rows after
+	// the commit.
+	freed    []statemachine.RunSlot
+	free     tablestore.Stage
+	light    bool       // a heartbeat: the change makes no revision
+	ended    bool       // the change ends the job
+	revision *Revision  // for the projector, else nil
+	entries  []entryRef // the schedule entries that the change writes
 	// forget deletes the entries that the change makes obsolete, after all post-commit
 	// work is done. Without a projector it is the last post stage.
 	forget tablestore.Stage
@@ -116,6 +120,9 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 		out.change.Commit = append(out.change.Commit, op)
 	}
 	if err := p.items(out); err != nil {
+		return nil, err
+	}
+	if err := p.freeSlots(ctx, out); err != nil {
 		return nil, err
 	}
 	if p.d.Light {
@@ -431,6 +438,9 @@ func (p *planner) post(out *plan, entry entryRef) {
 	}
 	if out.taken != nil { // No entry is needed: any reader of a void hint deletes it.
 		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
+	}
+	if p.l.atomic != nil { // On any other store [Ledger.freeRuns] does it: a lost race must not stop the rest.
+		clean = append(clean, out.free...)
 	}
 	out.change.Post = append(stages(clean), last...)
 }

@@ -48,8 +48,9 @@ var (
 		tablestore.FormatAs("occurrence", statemachine.Occurrence.String, statemachine.ParseOccurrence))
 	stepCodec   = tablestore.NewCodec[statemachine.Step](tablestore.FormatAs("attempts", formatAttempts, parseAttempts))
 	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
-	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord](tablestore.FormatAs("requests", formatRequests, parseRequests))
-	emptyCodec  = tablestore.NewCodec[struct{}]()
+	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord](tablestore.FormatAs("requests", formatRequests, parseRequests),
+		tablestore.FormatAs("slots", formatRunSlots, parseRunSlots))
+	emptyCodec = tablestore.NewCodec[struct{}]()
 )
 
 func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {

@@ -161,7 +161,7 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 // slotBound returns the bound m of an accept that finds these slots taken. If no slot is
 // beyond the limit, m is the limit, and it notes that.
 func (l *Ledger) slotBound(tenantID string, limit int, taken map[string]tablestore.Row) int {
-	bound, outside := limit, len(taken)
+	outside := len(taken)
 	for k := range limit {
 		if _, ok := taken[l.numberedSlot(tenantID, k).Row]; ok {
 			outside--
@@ -172,9 +172,19 @@ func (l *Ledger) slotBound(tenantID string, limit int, taken map[string]tablesto
 		q.until = now.Add(max(time.Second, now.Sub(q.since)))
 		l.quotas.Store(tenantID, q)
 	}
-	for bound+outside > limit {
+	return SlotBound(limit, outside, func(k int) bool {
+		_, ok := taken[l.numberedSlot(tenantID, k).Row]
+		return ok
+	})
+}
+
+// SlotBound returns the bound below which a slot of a limit may be taken, if so many slots beyond the
+// limit are taken: the largest m with m + taken slots outside of 0 … m-1 ≤ limit.
+func SlotBound(limit, outside int, taken func(k int) bool) int {
+	bound := limit
+	for bound > 0 && bound+outside > limit {
 		bound--
-		if _, ok := taken[l.numberedSlot(tenantID, bound).Row]; ok {
+		if taken(bound) {
 			outside++
 		}
 	}

@@ -73,7 +73,7 @@ func (l *Ledger) hand(out *plan, handed *bool) {
 	if err != nil || t.plan == nil {
 		return
 	}
-	memory := memoryOf([]*candidate{{&t.claimed, t.plan}}, taker.Claim)
+	memory := memoryOf([]*candidate{{outcome: &t.claimed, plan: t.plan}}, taker.Claim)
 	// The hint would be written and deleted by the same write.
 	hint := l.hintKey(out.queued)
 	out.change.Pre, t.plan.change.Post = without(out.change.Pre, hint), without(t.plan.change.Post, hint)

@@ -36,6 +36,8 @@ type Config struct {
 	Service *Service
 	// Skew is by how much the clocks of two processes may differ; 0 if there is one process.
 	Skew time.Duration
+	// Runs holds the rows of what runs at once. Optional; without it no such limit is kept.
+	Runs Runs
 	// MaxClose is how long a RESULT can close a scope at most. Optional. Defaults to an hour.
 	MaxClose time.Duration
 	// Clock reads the host's clocks. Optional.
@@ -62,6 +64,7 @@ const (
 	Spent     Figure = "spent"     // starts
 	Lapsed    Figure = "lapsed"    // tokens that were not used in time
 	Conflicts Figure = "conflicts" // leases that another process was faster with
+	Reclaimed Figure = "reclaimed" // run slots that a crash had left
 	Closed    Figure = "closed"    // seconds for which a scope was closed
 )
 
@@ -132,14 +135,22 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	for scope, c := range g.closures {
 		changes[scope] = c.changes
 	}
+	wake := g.wake
 	g.mu.Unlock()
 	began := g.cfg.Clock()
 	found, err := g.cfg.Service.scan(ctx)
 	if err != nil {
 		return fmt.Errorf("refresh the gate of the limits: %w", err)
 	}
-	if !g.adopt(&found, writes, changes, began) {
+	if err := g.readRuns(ctx, &found); err != nil {
+		return fmt.Errorf("refresh the gate of the limits: %w", err)
+	}
+	ours, freed := g.adopt(&found, writes, changes, began)
+	if !ours {
 		return nil
+	}
+	for scope, n := range freed {
+		wake(scope, n)
 	}
 	over := slices.DeleteFunc(found.closures, func(c Closure) bool { return !c.over(began.Wall) })
 	for _, one := range over[:min(len(over), maxForgotten)] {
@@ -153,17 +164,26 @@ func (g *Gate) Refresh(ctx context.Context) error {
 // maxForgotten bounds the closures that one refresh deletes: the view ages meanwhile.
 const maxForgotten = 10
 
-// adopt makes the rows the view, unless a refresh that began later has made it already.
-func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) bool {
+// adopt makes the rows the view, unless a refresh that began later has made it already. It returns how
+// many run slots of each limit are free that were taken.
+func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) (ours bool, freed map[Scope]int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if began.Mono < g.read {
-		return false
+		return false, nil
 	}
 	g.adoptClosures(found, changes, began)
 	g.adoptLimits(found, writes, began)
+	for scope, rows := range found.running {
+		if n := g.limits[scope].slots.adopt(rows, began.Mono); n > 0 {
+			if freed == nil {
+				freed = map[Scope]int{}
+			}
+			freed[scope] = n
+		}
+	}
 	g.read = began.Mono
-	return true
+	return true, freed
 }
 
 // adoptLimits makes the rows the view of limits, except those that this process has written
@@ -199,6 +219,9 @@ func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
 
 // adopt takes over a row that was read. Another configuration may have tokens at once.
 func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Duration) {
+	if row.MaxRunning == 0 {
+		l.slots = slots{}
+	}
 	if row.Count != l.row.Count || row.Window != l.row.Window {
 		l.again = 0
 	}
@@ -223,12 +246,13 @@ func (g *Gate) Used(l *Limit) int {
 type Token struct {
 	gate   *Gate
 	leases []*lease
+	runs   []run
 }
 
 // Limited reports whether the directive has a limit.
-func (t *Token) Limited() bool { return len(t.leases) > 0 }
+func (t *Token) Limited() bool { return len(t.leases)+len(t.runs) > 0 }
 
-// Take takes a token of each limit of the directive, or none of them. ok is false if a closure
+// Take takes a token and a run slot of each limit of the directive, or none of them. ok is false if a closure
 // or a limit holds the directive back, and by is its scope, or the directive's own if the view is
 // too old. The limit that lacks tokens is asked to lease some for that many places of the claim, but
 // for no more items than ready says are ready under it; nil means that there are enough.
@@ -252,6 +276,9 @@ func (g *Gate) Take(
 	if !open {
 		return Token{}, by, false
 	}
+	if by, full := g.full(scopes, now); full {
+		return Token{}, by, false
+	}
 	leases, missed, by := g.firsts(scopes, now)
 	if missed != nil {
 		most := math.MaxInt
@@ -268,10 +295,11 @@ func (g *Gate) Take(
 	for _, ramp := range ramps {
 		ramp.Take(1)
 	}
-	if len(leases) == 0 {
+	runs := g.reserve(scopes)
+	if len(leases)+len(runs) == 0 {
 		return Token{}, Scope{}, true
 	}
-	return Token{gate: g, leases: leases}, Scope{}, true
+	return Token{gate: g, leases: leases, runs: runs}, Scope{}, true
 }
 
 // Leasing reports whether tokens of the limit may come soon, since they are asked for and no
@@ -302,7 +330,7 @@ func (l *limit) first(now Reading) *lease {
 func (g *Gate) firsts(scopes [4]Scope, now Reading) (leases []*lease, missed *limit, by Scope) {
 	for _, scope := range scopes {
 		l := g.limits[scope]
-		if l == nil {
+		if l == nil || l.row.Count == 0 {
 			continue
 		}
 		one := l.first(now)
@@ -333,6 +361,9 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 	}
 	scopes := covering(service, stepType, tenantID)
 	if _, _, open := g.ramps(scopes[:], now.Wall); !open {
+		return false
+	}
+	if _, full := g.full(scopes, now); full {
 		return false
 	}
 	if _, missed, _ := g.firsts(scopes, now); missed != nil {
@@ -375,7 +406,7 @@ func (t *Token) Usable() bool {
 
 // Return gives the token back: no start was sent with it, or none that took effect.
 func (t *Token) Return() {
-	if len(t.leases) == 0 {
+	if !t.Limited() {
 		return
 	}
 	t.gate.mu.Lock()
@@ -383,12 +414,15 @@ func (t *Token) Return() {
 	for _, one := range t.leases {
 		one.left++
 	}
-	t.leases = nil
+	for _, one := range t.runs {
+		one.limit.slots.giveBack(one.no)
+	}
+	t.leases, t.runs = nil, nil
 }
 
 // Spend counts the token as used: a start was sent that took effect, or may take effect.
 func (t *Token) Spend() {
-	if len(t.leases) == 0 {
+	if !t.Limited() {
 		return
 	}
 	t.gate.mu.Lock()
@@ -398,12 +432,15 @@ func (t *Token) Spend() {
 		one.limit.spend(now)
 		t.gate.cfg.Observe(one.limit.row.Scope, Spent, 1)
 	}
-	t.leases = nil
+	for _, one := range t.runs {
+		one.limit.slots.keep(one.no, now)
+	}
+	t.leases, t.runs = nil, nil
 }
 
 // Blocks returns what holds the directive back, by this process's view, or nil: the closure that
-// lasts longest, else the limit whose next token comes last. Tokens of other processes count as
-// used.
+// lasts longest, else the limit whose next token comes last, else the narrowest under which as many
+// attempts run as it allows. Tokens of other processes count as used.
 func (g *Gate) Blocks(service, stepType, tenantID string) *statemachine.StartLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -423,10 +460,15 @@ func (g *Gate) Blocks(service, stepType, tenantID string) *statemachine.StartLim
 		if l == nil || found != nil && found.Closed {
 			continue
 		}
-		if used, leaves := l.row.Used(now, g.cfg.Skew); used >= l.row.Count && (found == nil || leaves.After(found.Until)) {
-			found = &statemachine.StartLimit{
-				ID: scope.ID(), Actor: l.row.Actor, Reason: l.row.Reason, OfTenant: scope.TenantID != "", Until: leaves,
-			}
+		of := statemachine.StartLimit{ID: scope.ID(), Actor: l.row.Actor, Reason: l.row.Reason, OfTenant: scope.TenantID != ""}
+		used, leaves := l.row.Used(now, g.cfg.Skew)
+		switch {
+		case l.row.Count > 0 && used >= l.row.Count && (found == nil || leaves.After(found.Until)):
+			of.Until = leaves
+			found = &of
+		case found == nil && l.row.MaxRunning > 0 && l.slots.full(l.row.MaxRunning):
+			of.MaxRunning = l.row.MaxRunning
+			found = &of
 		}
 	}
 	return found

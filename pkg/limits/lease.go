@@ -22,6 +22,7 @@ type limit struct {
 	leasing bool
 	again   time.Duration
 	clock   guard
+	slots   slots // of the attempts that run at once
 }
 
 // lease is a number of tokens that can be used for a time.
@@ -163,6 +164,9 @@ func (g *Gate) start(ctx context.Context, running *sync.WaitGroup) (next time.Du
 	now := g.cfg.Clock()
 	next = time.Minute
 	for scope, l := range g.limits {
+		if l.row.MaxRunning > 0 {
+			next = min(next, g.startJudging(ctx, running, scope, l, now.Mono))
+		}
 		switch {
 		case l.leasing || l.missed.places(now.Mono) == 0:
 		case l.again > now.Mono:

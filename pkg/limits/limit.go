@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -25,14 +26,18 @@ func covering(service, stepType, tenantID string) [4]Scope {
 	}
 }
 
-// Limit is how many starts a scope may have in any window of time.
+// Limit is how many starts a scope may have in any window of time, how many of its attempts may run at
+// once, or both.
 type Limit struct {
 	Scope
 
-	Count  int           `column:"count"`
+	Count  int           `column:"count"` // 0 limits no starts, as does a Window of 0
 	Window time.Duration `column:"window_ms"`
-	Actor  string        `column:"actor"` // of the last change, as Reason
-	Reason string        `column:"reason"`
+	// MaxRunning bounds the attempts that run at once; 0 does not. An attempt runs from its claim on.
+	MaxRunning int `column:"max_running"`
+
+	Actor  string `column:"actor"` // of the last change, as Reason
+	Reason string `column:"reason"`
 	// CreatedAt tells a limit from one of the same scope that was deleted.
 	CreatedAt time.Time `column:"created_at"`
 	// At is when tokens were last leased, by the clock of the process that leased them.
@@ -93,6 +98,7 @@ type rows struct {
 	limits   []Limit
 	closures []Closure
 	etags    map[tablestore.Key]tablestore.ETag
+	running  map[Scope][]ledger.RunRow // of the limits of what runs at once
 }
 
 // List returns all limits, and the closures that are not over, each in the order of their
@@ -137,7 +143,7 @@ func (s *Service) scan(ctx context.Context) (found rows, err error) {
 	return found, nil
 }
 
-// Set makes the limit, or changes its count, window, actor and reason: what was granted goes on
+// Set makes the limit, or changes its numbers, actor and reason: what was granted and what runs go on
 // to count. So a greater window is kept from one such window after the change on.
 func (s *Service) Set(ctx context.Context, fresh Limit) (Limit, error) {
 	fresh.Window = fresh.Window.Truncate(time.Millisecond)
@@ -150,8 +156,9 @@ func (s *Service) Set(ctx context.Context, fresh Limit) (Limit, error) {
 					return nil, err
 				}
 			}
-			same := set.Count == fresh.Count && set.Window == fresh.Window && set.Reason == fresh.Reason
-			set.Count, set.Window = fresh.Count, fresh.Window
+			same := set.Count == fresh.Count && set.Window == fresh.Window && set.MaxRunning == fresh.MaxRunning &&
+				set.Reason == fresh.Reason
+			set.Count, set.Window, set.MaxRunning = fresh.Count, fresh.Window, fresh.MaxRunning
 			if row.ETag != "" && same {
 				return nil, nil
 			}

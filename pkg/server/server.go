@@ -122,6 +122,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		settings.Handoff = s.handoff // Without a handoff, rows are due for the relays of other processes at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
+	settings.Freed = func(slots []statemachine.RunSlot) { s.uses.LimitGate.Freed(slots) }
 	settings.Held = s.holdsNew
 	settings.Ended = func(job *statemachine.Job) {
 		s.ended.Tell(job)
@@ -159,7 +160,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 // openLimits opens the limits and closures of services.
 func (s *Server) openLimits(ctx context.Context) (err error) {
 	settings := limits.Config{
-		Service:  limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil),
+		Service: limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil), Runs: s.uses.Ledger,
 		MaxClose: s.cfg.MaxClose, ClockWrong: s.clock.isWrong, Observe: s.meters.observeLimit, Logger: s.log,
 	}
 	if !s.uses.Ledger.Exclusive() {

@@ -36,6 +36,10 @@ type ItemRecord struct {
 	RequeuedBy ItemRequester
 	// Requests are those by which a repeat is recognised.
 	Requests []Remembered `column:"requests"`
+	// Slots are the run slots that a held item takes, one of each limit that counts it.
+	//
+	//	invariant: Slots ≠ ∅ ⇒ a worker holds the item
+	Slots []RunSlot `column:"slots"`
 	// Ended is the status in which the item ended or was removed; empty while it is
 	// open. Removed says that it was removed.
 	Ended   ItemStatus `column:"ended"`
@@ -145,6 +149,9 @@ func (r *ItemRecord) take(item *Item) {
 	}
 	if item.Status.Terminal() {
 		r.Ended = item.Status
+	}
+	if !item.Status.Held() {
+		r.Slots = nil
 	}
 }
 

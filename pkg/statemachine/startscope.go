@@ -14,6 +14,12 @@ type StartScope struct {
 	TenantID string `column:"tenant_id"` // empty means all
 }
 
+// RunSlot is one of the slots of a limit of attempts that run at once.
+type RunSlot struct {
+	Limit string `json:"limit"` // the id of its scope
+	No    int    `json:"no"`    // from 0 on
+}
+
 // The parts of an id, in their order.
 const (
 	partService  = "service"

@@ -27,6 +27,7 @@ const (
 	ReasonSilent      Reason = "silent"       // … and has not reported for half of its lease
 	ReasonBackoff     Reason = "backoff"      // until the delay before the next attempt is over
 	ReasonRateLimited Reason = "rate_limited" // until a limit or a closure of the service lets the attempt start
+	ReasonAtCapacity  Reason = "at_capacity"  // until one of the attempts that run under a limit ends
 	ReasonCancelling  Reason = "cancelling"   // until the worker's attempt ends, then CANCELLED
 	ReasonPausing     Reason = "pausing"      // until the worker's attempt ends, then PAUSED
 )
@@ -85,13 +86,16 @@ type OpenCircuit struct {
 	Since, Until time.Time
 }
 
-// StartLimit is a limit without a free token or a closure of a service. Until is when it may let
+// StartLimit is a limit without a free token or run slot, or a closure of a service. Until is when it may let
 // a start through. Reason and Actor are empty if they must not be shown.
 type StartLimit struct {
 	ID, Actor, Reason string
 	Closed            bool
 	OfTenant          bool // of the job's tenant alone
-	Until             time.Time
+	// MaxRunning is how many attempts the limit lets run at once, if that holds the job back, else 0.
+	// Then Until is not known.
+	MaxRunning int
+	Until      time.Time
 }
 
 // FirstPlace is the first place of a line that is not gone.
@@ -241,6 +245,11 @@ func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Su
 
 // limited sets a limit or a closure as the reason.
 func (w *Waiting) limited(l *StartLimit) {
+	if l.MaxRunning > 0 {
+		w.Reason, w.BlockedBy = ReasonAtCapacity, Blocker{BlockerLimit, l.ID}
+		w.Detail = fmt.Sprintf("as many attempts run as limit %s allows, %d%s", l.ID, l.MaxRunning, prefixed(": ", l.Reason))
+		return
+	}
 	w.Reason, w.Until, w.BlockedBy = ReasonRateLimited, l.Until, Blocker{BlockerLimit, l.ID}
 	if l.Closed {
 		w.Detail = l.ID + " is closed" + prefixed(" by ", l.Actor) + ", and opens at " + stamp(l.Until) + prefixed(": ", l.Reason)

@@ -230,6 +230,26 @@ func (c *claim) sendable(hint *ledger.Hint) bool {
 	return token == nil || token.Usable()
 }
 
+// Slots returns the run slots that the limits of the hint's item demand for its start.
+func (c *claim) Slots(hint *ledger.Hint) []statemachine.RunSlot {
+	c.tokensMu.Lock()
+	defer c.tokensMu.Unlock()
+	if token := c.tokens[hint.Row()]; token != nil {
+		return token.Slots()
+	}
+	return nil
+}
+
+// Another returns another run slot of the same limit, for one that another claim has taken.
+func (c *claim) Another(hint *ledger.Hint, taken statemachine.RunSlot) (another statemachine.RunSlot, ok bool) {
+	c.tokensMu.Lock()
+	defer c.tokensMu.Unlock()
+	if token := c.tokens[hint.Row()]; token != nil {
+		return token.Another(taken)
+	}
+	return taken, false
+}
+
 // settleToken spends the token of the hint if its start took effect or may take effect, or else
 // gives it back.
 func (c *claim) settleToken(hint *ledger.Hint, spent bool) {
@@ -325,7 +345,7 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	q, asked := c.q, c.asked()
 	asked.Memory = c.remember
 	if len(c.tokens) > 0 {
-		asked.Sendable = c.sendable
+		asked.Sendable, asked.Slots = c.sendable, c
 	}
 	var outcomes []ledger.Claimed
 	sent := false
@@ -396,7 +416,7 @@ func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaima
 		return nil, state, err
 	}
 	asked := c.asked()
-	asked.Sendable = c.sendable
+	asked.Sendable, asked.Slots = c.sendable, c
 	for _, candidate := range c.memory.Candidates {
 		c.missed = nil
 		var taken *ledger.Hint

@@ -35,13 +35,25 @@ type limited struct {
 // bubble.
 func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...limits.Scope) *limited {
 	t.Helper()
-	l := &limited{bundle: reopen(t, store), stored: limits.New(store, queueTable, nil)}
-	for _, scope := range scopes {
-		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: scope, Count: count, Window: longWindow})
+	set := make([]limits.Limit, len(scopes))
+	for i, scope := range scopes {
+		set[i] = limits.Limit{Scope: scope, Count: count, Window: longWindow}
+	}
+	return limitedTo(t, store, set...)
+}
+
+// limitedTo opens a process with these limits. It runs in a bubble.
+func limitedTo(t *testing.T, store tablestore.Store, set ...limits.Limit) *limited {
+	t.Helper()
+	l := &limited{stored: limits.New(store, queueTable, nil)}
+	freed := func(slots []statemachine.RunSlot) { l.gate.Freed(slots) }
+	l.bundle = reopenWith(t, store, ledger.Config{Freed: freed}, 0)
+	for _, one := range set {
+		_, err := l.stored.Set(t.Context(), one)
 		musttest.NoError(t, err)
 	}
 	var err error
-	l.gate, err = limits.NewGate(t.Context(), limits.Config{Service: l.stored})
+	l.gate, err = limits.NewGate(t.Context(), limits.Config{Service: l.stored, Runs: l.ledger})
 	musttest.NoError(t, err)
 	l.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
 		Ledger: l.ledger.Ledger, Store: store, Mirror: l.mirror, Limits: l.gate,

@@ -1,0 +1,136 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// board is the store of the run slots of one limit: a row of each that is taken.
+type board struct {
+	rows map[int]ledger.RunRow
+	void map[int]bool // rows that a crash left
+}
+
+func (b *board) RunRows(context.Context, Scope) (rows []ledger.RunRow, err error) {
+	for _, no := range slices.Sorted(maps.Keys(b.rows)) {
+		rows = append(rows, b.rows[no])
+	}
+	return rows, nil
+}
+
+func (b *board) JudgeRun(_ context.Context, row *ledger.RunRow) (freed bool, err error) {
+	if freed = b.void[row.Slot.No]; freed {
+		delete(b.void, row.Slot.No)
+		delete(b.rows, row.Slot.No)
+	}
+	return freed, nil
+}
+
+// insert takes the token's slot, as the write of a claim does. It reports false if no slot is free.
+func (b *board) insert(token *Token, workID string) (slot statemachine.RunSlot, ok bool) {
+	slot = token.Slots()[0]
+	for {
+		if _, taken := b.rows[slot.No]; !taken {
+			b.rows[slot.No] = ledger.RunRow{Slot: slot, WorkID: workID, AttemptNo: 1, Rev: 2}
+			return slot, true
+		}
+		if slot, ok = token.Another(slot); !ok {
+			return slot, false
+		}
+	}
+}
+
+// TestGate_NeverMoreRunThanAllowed lets processes with views of different ages claim and end attempts,
+// with crashes, while an operator raises and lowers the limit. Once all processes know a lower limit, no
+// claim makes more run than it allows.
+func TestGate_NeverMoreRunThanAllowed(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		now, most := epoch, 1+rng.IntN(6)
+		service := New(memstore.New(memstore.Options{}), "queue", rng.Float64)
+		rows := &board{rows: map[int]ledger.RunRow{}, void: map[int]bool{}}
+		set := func() {
+			if _, err := service.Set(t.Context(), Limit{Scope: ocr, MaxRunning: most, Reason: fmt.Sprint(most)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set()
+		gates := make([]*Gate, 3)
+		for i := range gates {
+			var err error
+			gates[i], err = NewGate(t.Context(), Config{
+				Service: service, Runs: rows, Random: rng.Float64,
+				Clock: func() Reading { return Reading{Wall: now, Mono: now.Sub(epoch) + time.Hour} },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		refresh := func(g *Gate) {
+			if err := g.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claims := 0
+		for step := range 600 {
+			now = now.Add(10 * time.Millisecond)
+			g := gates[rng.IntN(len(gates))]
+			switch rng.IntN(8) {
+			case 0:
+				refresh(g)
+			case 1, 2:
+				held := slices.DeleteFunc(slices.Sorted(maps.Keys(rows.rows)), func(no int) bool { return rows.void[no] })
+				if len(held) > 0 {
+					no := held[rng.IntN(len(held))]
+					slot := rows.rows[no].Slot
+					delete(rows.rows, no)
+					g.Freed([]statemachine.RunSlot{slot})
+				}
+			case 3:
+				if step%50 == 0 {
+					most = 1 + rng.IntN(6)
+					set()
+					for _, g := range gates {
+						refresh(g)
+					}
+				}
+			default:
+				before := len(rows.rows)
+				token, _, ok := g.Take("ocr", "OCR", "tenant_a", 1, nil)
+				if !ok {
+					continue
+				}
+				slot, took := rows.insert(&token, fmt.Sprint(step))
+				if !took {
+					token.Return()
+					continue
+				}
+				token.Spend()
+				claims++
+				if rng.IntN(10) == 0 {
+					rows.void[slot.No] = true // Its process crashed.
+				}
+				if before+1 > most {
+					t.Fatalf("seed %d: %d run, at most %d may", seed, before+1, most)
+				}
+			}
+			if rng.IntN(40) == 0 {
+				all, _ := rows.RunRows(t.Context(), ocr)
+				g.judge(t.Context(), ocr, g.limits[ocr], all)
+			}
+		}
+		if claims < 20 {
+			t.Errorf("seed %d: only %d claims", seed, claims)
+		}
+	}
+}
