@@ -54,6 +54,7 @@ type checker struct {
 	lists       map[int]int // how many complete lists by document or tags had so many jobs
 
 	starts     []time.Time          // of the limited service, in order
+	running    map[string]bool      // its work items that workers hold
 	inLine     map[string]*lineCopy // lines by id
 	unlooked   []string             // the lines of entries that the current write deleted
 	askedAt    map[string]int       // the number of commits at the first request for each command, by its hash
@@ -108,7 +109,7 @@ type attemptKey struct{ step, attempt int }
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
-		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
+		sent: map[string]*ledger.Message{}, running: map[string]bool{}, leases: map[string]string{}, holders: map[string]string{},
 		asked: map[string]time.Duration{},
 		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
 		entered: map[string]bool{}, lists: map[int]int{}, occurrences: map[string]string{},

@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // The limit of scenarios with one: so few starts that claims often wait for tokens. A lease of
@@ -17,6 +19,15 @@ const (
 	limitWindow = 5 * time.Second
 )
 
+// limit is the limit of a scenario with one: of starts, of what runs at once, or of both.
+func (w *world) limit() limits.Limit {
+	one := limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow, MaxRunning: w.scenario.running}
+	if one.MaxRunning > 0 && !w.scenario.shared {
+		one.Count, one.Window = 0, 0
+	}
+	return one
+}
+
 // limitScope is what is limited.
 var limitScope = limits.Scope{Service: "svc1"}
 
@@ -24,6 +35,10 @@ var limitScope = limits.Scope{Service: "svc1"}
 // moment at which its process sent the write, whenever that was applied.
 func (c *checker) checkStarts(who actor, j *job, moves []statemachine.ItemEvent) {
 	if !c.w.scenario.limits {
+		return
+	}
+	c.checkRunning(j, moves)
+	if c.w.limit().Count == 0 {
 		return
 	}
 	for _, e := range moves {
@@ -41,5 +56,42 @@ func (c *checker) checkStarts(who actor, j *job, moves []statemachine.ItemEvent)
 				return
 			}
 		}
+	}
+}
+
+// checkRunning counts the attempts of the limited service that run: from the claim of an item to the end
+// of its hold, in the order in which the store applied both.
+func (c *checker) checkRunning(j *job, moves []statemachine.ItemEvent) {
+	most := c.w.scenario.running
+	for _, e := range moves {
+		id, err := ledger.ParseOutboxID(e.WorkID)
+		if err != nil || most == 0 || id.StepIndex >= len(j.steps) || j.steps[id.StepIndex].Service != limitScope.Service {
+			continue
+		}
+		if !e.To.Held() {
+			delete(c.running, e.WorkID)
+			continue
+		}
+		if c.running[e.WorkID] = true; len(c.running) > most {
+			c.violate("limit", "%s is attempt %d of service %s that runs at once, at most %d may: %v",
+				e.WorkID, len(c.running), limitScope.Service, most, slices.Sorted(maps.Keys(c.running)))
+		}
+		c.checkRunSlot(e.WorkID)
+	}
+}
+
+// runPartition holds the taken run slots of the limit.
+const runPartition = "limit:svc1::"
+
+// checkRunSlot checks that a run slot is taken for an attempt that runs.
+func (c *checker) checkRunSlot(workID string) {
+	for no := range c.w.scenario.running {
+		row := c.rows[tablestore.Key{Table: tableQueue, Partition: runPartition, Row: "run:" + tablestore.Pad(int64(no), 7)}]
+		if row.Get("work_id").String() == workID {
+			return
+		}
+	}
+	if c.running[workID] {
+		c.violate("limit", "a worker holds %s, and no run slot is taken for it", workID)
 	}
 }

@@ -59,6 +59,9 @@ func (c *checker) directive(jobID string, step, attempt int) []byte {
 func (c *checker) checkQueue(writes []write) {
 	for i := range writes {
 		w := &writes[i]
+		if w.op.Key.Partition == runPartition && w.was {
+			c.checkRunSlot(w.old.Get("work_id").String())
+		}
 		parts := strings.Split(w.op.Key.Row, ":")
 		if !strings.HasPrefix(w.op.Key.Partition, "ready:") || len(parts) != 5 {
 			continue

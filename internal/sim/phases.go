@@ -120,6 +120,9 @@ func (w *world) idlePhase() {
 	if w.scenario.limits {
 		passes += int(idleTime / time.Second) // the gate reads the limits
 	}
+	if w.scenario.running > 0 {
+		passes += int(idleTime / time.Second) // and what runs
+	}
 	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if calls := w.trace.n - before; calls > bound && !w.broken() {
 		w.check.violate("L3", "%d calls in %s without work, at most %d are expected", calls, idleTime, bound)

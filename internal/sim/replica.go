@@ -156,6 +156,11 @@ func (p *process) open(w *world) (*parts, error) {
 			made.counts.Observe(before, after, history)
 		},
 	}
+	cfg.Freed = func(slots []statemachine.RunSlot) {
+		if made.limited {
+			made.limitGate.Freed(slots)
+		}
+	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
 		cfg.Handoff = handoff
 	}
@@ -216,11 +221,13 @@ func (m *parts) openLimits(ctx context.Context, w *world, store tablestore.Store
 	steady := func() float64 { return 0.5 } // Several closures may be written at once, in any order.
 	m.limits = limits.New(store, m.ledger.Tables().Queue, steady)
 	if w.scenario.limits {
-		if _, err := m.limits.Set(ctx, limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow}); err != nil {
+		if _, err := m.limits.Set(ctx, w.limit()); err != nil {
 			return nil, err
 		}
 	}
-	m.limitGate, err = limits.NewGate(ctx, limits.Config{Service: m.limits, Skew: limitSkew, Random: steady, Logger: w.log})
+	m.limitGate, err = limits.NewGate(ctx, limits.Config{
+		Service: m.limits, Runs: m.ledger, Skew: limitSkew, Random: steady, Logger: w.log,
+	})
 	if err == nil && w.scenario.limits {
 		asked, m.limited = m.limitGate, true
 	}

@@ -27,6 +27,7 @@ type scenario struct {
 	shared        bool // several replicas use the atomic store, as on PostgreSQL; otherwise one, as embedded
 	spread        bool // job ids begin with random bits, as on Azure, otherwise with the time
 	limits        bool // the service has a limit
+	running       int  // of so many attempts that run at once; 0 means that it is of starts alone
 	pauses        bool // operators pause dispatch by scope
 	dated         bool // a third of the commands has dates, and operators reschedule jobs
 	bare          bool // processes are ledgers alone: see Explore

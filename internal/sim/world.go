@@ -117,6 +117,9 @@ func newWorld(seed uint64) *world {
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	w.scenario.limits = (w.scenario.pull || w.scenario.mixed) && slices.Contains([]uint64{2, 9, 10, 14}, seed%16)
+	if w.scenario.limits && slices.Contains([]uint64{14, 18, 25, 26}, seed%32) {
+		w.scenario.running = 1 + int(seed/32%2)
+	}
 	w.scenario.dated = seed%4 == 2 || seed%32 == 5 // The latter in the layout "table", with pauses.
 	w.scenario.scheduled = seed&Scheduled != 0
 	if w.scenario.ordered = seed&Ordered != 0; w.scenario.ordered { // So many that jobs often wait.

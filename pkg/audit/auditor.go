@@ -57,10 +57,11 @@ type fact struct {
 	tombstone bool
 	entry     tablestore.Key // Of the schedule entry that the job names.
 	slot      tablestore.Key
-	hint      tablestore.Key // Of the ready hint that a queued item names.
-	listed    tablestore.Key // In the list of live jobs by state.
-	turn      *turn          // Of a job with a place in a line.
-	claimed   string         // The claim of its occurrence, if a schedule submitted it.
+	hint      tablestore.Key   // Of the ready hint that a queued item names.
+	runs      []tablestore.Key // Of the run slots that a held item names.
+	listed    tablestore.Key   // In the list of live jobs by state.
+	turn      *turn            // Of a job with a place in a line.
+	claimed   string           // The claim of its occurrence, if a schedule submitted it.
 }
 
 // suspicion holds findings that must be confirmed.
@@ -211,6 +212,9 @@ func (a *auditor) factOf(e *Evidence) fact {
 	if item := e.Queued(); item != nil {
 		f.hint = e.HintKey(item, &a.o)
 	}
+	for i := range e.Items {
+		f.runs = append(f.runs, e.Items[i].slotKeys(&a.o)...)
+	}
 	if e.Job.Place.Line != "" {
 		f.turn = &turn{e.JobID, e.Job.Place, e.began(), e.Job.Completed}
 	}
@@ -242,17 +246,20 @@ func (a *auditor) strays(ctx context.Context) error {
 		outside = append(outside, t.Cron)
 	}
 	return a.walk(ctx, outside, func(row tablestore.Row) error {
-		if row.Key.Table == t.Cron {
+		judge := a.stray
+		switch {
+		case row.Key.Table == t.Cron:
 			if row.Key.Partition == a.line || strings.HasPrefix(row.Key.Partition, "names:") {
 				return nil
 			}
 			a.line = row.Key.Partition
 			return a.schedule(ctx, row.Key.Partition)
-		}
-		if row.Key.Table == t.Schedule && strings.HasPrefix(row.Key.Partition, "line:") {
+		case row.Key.Table == t.Schedule && strings.HasPrefix(row.Key.Partition, "line:"):
 			return a.lineRow(ctx, &row)
+		case row.Key.Table == t.Queue && strings.HasPrefix(row.Key.Partition, "limit:"):
+			judge = a.strayRun
 		}
-		findings, err := a.stray(ctx, &row)
+		findings, err := judge(ctx, &row)
 		if err != nil || len(findings) == 0 {
 			return err
 		}
@@ -261,10 +268,10 @@ func (a *auditor) strays(ctx context.Context) error {
 			if err != nil || !there {
 				return nil, err
 			}
-			if r, err := a.refer(&now); err == nil {
-				delete(a.known, r.jobID) // The job is read again, too.
+			for _, finding := range findings {
+				delete(a.known, finding.JobID) // The job is read again, too.
 			}
-			return a.stray(ctx, &now)
+			return judge(ctx, &now)
 		}})
 		return nil
 	})
@@ -391,6 +398,25 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 		return finding(Queue, !a.o.Quiescent, "no work item names it")
 	}
 	return nil, nil
+}
+
+// strayRun judges a taken run slot: the job's held item names it, or its claim is under way. The limit's
+// servers look for others once a minute.
+func (a *auditor) strayRun(ctx context.Context, row *tablestore.Row) ([]Finding, error) {
+	c := columns(row.Properties)
+	workID := c.text("work_id")
+	jobID, _, _ := strings.Cut(workID, ".")
+	job, there, err := a.fact(ctx, jobID)
+	if err != nil || slices.Contains(job.runs, row.Key) || !a.past(c.time("at")) || there && !a.past(job.updated) {
+		return nil, err
+	}
+	limit := tablestore.Key{Table: row.Key.Table, Partition: "limits", Row: row.Key.Partition}
+	if set, there, err := a.get(ctx, limit); err != nil || !there || columns(set.Properties).int("max_running") == 0 {
+		return nil, err // No server looks at the slots of a limit that was deleted, and they hold nothing back.
+	}
+	return []Finding{{Invariant: Queue, Late: true, JobID: jobID, Detail: fmt.Sprintf(
+		"run slot %s in %s is taken for work item %s since %s, and no held item names it", row.Key.Row, row.Key.Partition, workID,
+		stamp(c.time("at")))}}, nil
 }
 
 // past reports whether what was due at that time is late.

@@ -118,6 +118,9 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 	if item := e.Queued(); item != nil {
 		keys = append(keys, e.HintKey(item, o))
 	}
+	for i := range e.Items {
+		keys = append(keys, e.Items[i].slotKeys(o)...)
+	}
 	if e.Job.Place.Line != "" && !e.Job.Terminal() {
 		keys = append(keys, e.placeKey(o))
 	}
@@ -211,6 +214,24 @@ func (e *Evidence) HintKey(i *ItemRow, o *Options) tablestore.Key {
 		Row: tablestore.Join(e.Job.Tenant, tablestore.Pad(i.ReadySince.UnixMilli(), 13), i.WorkID,
 			tablestore.Pad(i.Attempt, 6), tablestore.Pad(i.ReadyRev, 12)),
 	}
+}
+
+// slotKeys returns the keys of the run slots that the item names, the zero key for one that cannot be read.
+func (i *ItemRow) slotKeys(o *Options) []tablestore.Key {
+	keys := make([]tablestore.Key, len(i.Slots))
+	for k, slot := range i.Slots {
+		number, limit, _ := strings.Cut(slot, " ")
+		no, err1 := strconv.ParseInt(number, 10, 64)
+		scope, err2 := statemachine.ParseStartScope(limit)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		keys[k] = tablestore.Key{
+			Table: o.Tables.Queue, Partition: tablestore.Join("limit", scope.Service, scope.StepType, scope.TenantID),
+			Row: tablestore.Join("run", tablestore.Pad(no, 7)),
+		}
+	}
+	return keys
 }
 
 // attempt returns the part of a key that names an attempt.

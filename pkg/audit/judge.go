@@ -52,6 +52,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	j.judgeOutside()
 	j.judgePlace()
 	j.judgeItems()
+	j.judgeSlots()
 	j.judgeMoves()
 	if e.Job.Terminal() {
 		j.judgeEnd()

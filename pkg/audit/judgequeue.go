@@ -89,6 +89,24 @@ func (j *judge) judgeItem(i *ItemRow) {
 	}
 }
 
+// judgeSlots checks that only held items name run slots, and that each slot exists and names the item.
+func (j *judge) judgeSlots() {
+	for n := range j.Items {
+		i := &j.Items[n]
+		if status := j.Item(i).Status; len(i.Slots) > 0 && !status.Held() {
+			j.violate(Queue, "work item %s is %s and names run slots %s", i.WorkID, status, strings.Join(i.Slots, ", "))
+			continue
+		}
+		for k, key := range i.slotKeys(j.o) {
+			c := columns(j.outside[key])
+			if c.text("work_id") != i.WorkID || c.int("attempt_no") != i.Attempt {
+				j.violate(Queue, "work item %s names run slot %s, whose row is of %q, attempt %d",
+					i.WorkID, i.Slots[k], c.text("work_id"), c.int("attempt_no"))
+			}
+		}
+	}
+}
+
 // judgeEnded checks that a closed item ended as its worker reported, or was removed
 // while no worker held it.
 func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *statemachine.Item) {

@@ -130,6 +130,18 @@ var queueDamages = map[string]damage{
 	"the kind of work is not in the catalog": {rule: audit.Queue, says: "catalog", do: func(f *fixture) {
 		f.drop(tablestore.Key{Table: tables.Queue, Partition: "catalog", Row: "ocr:OCR"})
 	}},
+	"a held item names a run slot that is free": {rule: audit.Queue, says: "names run slot 3 service:ocr", do: func(f *fixture) {
+		f.set(f.open("running"), "slots", text("3 service:ocr"))
+	}},
+	"a queued item names a run slot": {rule: audit.Queue, says: "is queued and names run slots", do: func(f *fixture) {
+		f.set(f.open("queued"), "slots", text("3 service:ocr"))
+	}},
+	"a run slot is taken and no item names it": {rule: audit.Queue, says: "no held item names it", late: true, wait: time.Hour, do: func(f *fixture) {
+		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "limits", Row: "limit:ocr::"},
+			tablestore.Properties{{Name: "max_running", Value: tablestore.Int(5)}})
+		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "limit:ocr::", Row: "run:0000003"},
+			tablestore.Properties{{Name: "work_id", Value: text(f.jobs["running"] + ".0.1")}, {Name: "at", Value: tablestore.Time(time.Now())}})
+	}},
 	"a hint is not readable": {rule: audit.Readable, do: func(f *fixture) { f.hint(".0.1:", ".0.1.") }},
 	"a hint that no work item names": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(f *fixture) {
 		f.hint(f.jobs["queued"], f.jobs["done"])

@@ -197,7 +197,8 @@ type ItemRow struct {
 	Rev, ReadyRev                int64
 	ReadySince, Created, Updated time.Time
 	ReadyClass                   string
-	Open, Removed                bool // Only the key says whether the item is open.
+	Slots                        []string // Each "number limit": the run slots that it names.
+	Open, Removed                bool     // Only the key says whether the item is open.
 	Requests                     []statemachine.Remembered
 }
 
@@ -210,6 +211,9 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		Attempt: c.int("attempt_no"), Claims: c.int("claims"), Rev: c.get("rev").Int(), ReadyRev: c.get("ready_rev").Int(),
 		ReadySince: c.time("ready_since"), ReadyClass: c.text("ready_class"), Created: c.time("created_at"), Updated: c.time("updated_at"),
 		Open: strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
+	}
+	if slots := c.text("slots"); slots != "" {
+		i.Slots = strings.Split(slots, "\n")
 	}
 	parts := strings.Split(key, ":")
 	var err error
