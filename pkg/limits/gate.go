@@ -48,7 +48,7 @@ type Config struct {
 	// Random returns numbers in [0, 1), for the delays of leases. Optional. Defaults to
 	// math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
-	// Observe is told of each change of a limit's or closure's figures. Optional. It must not
+	// Observe is told of each change of a limit's or closure's figures, and of how many run now. Optional. It must not
 	// block.
 	Observe func(scope Scope, figure Figure, n float64)
 	// Logger is told of rows that could not be written. Optional.
@@ -65,6 +65,7 @@ const (
 	Lapsed    Figure = "lapsed"    // tokens that were not used in time
 	Conflicts Figure = "conflicts" // leases that another process was faster with
 	Reclaimed Figure = "reclaimed" // run slots that a crash had left
+	Running   Figure = "running"   // how many attempts run now
 	Closed    Figure = "closed"    // seconds for which a scope was closed
 )
 
@@ -175,7 +176,10 @@ func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) 
 	g.adoptClosures(found, changes, began)
 	g.adoptLimits(found, writes, began)
 	for scope, rows := range found.running {
-		if n := g.limits[scope].slots.adopt(rows, began.Mono); n > 0 {
+		s := &g.limits[scope].slots
+		n := s.adopt(rows, began.Mono)
+		g.cfg.Observe(scope, Running, float64(len(s.taken)))
+		if n > 0 {
 			if freed == nil {
 				freed = map[Scope]int{}
 			}
@@ -190,6 +194,11 @@ func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) 
 // since the reading began. The lock is held.
 func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
 	known := g.limits
+	for scope, l := range known {
+		if _, still := found.running[scope]; l.row.MaxRunning > 0 && !still {
+			g.cfg.Observe(scope, Running, 0)
+		}
+	}
 	g.limits = make(map[Scope]*limit, len(found.limits))
 	for _, row := range found.limits {
 		l := known[row.Scope]

@@ -31,6 +31,7 @@ type meters struct {
 	occurrences            *prometheus.CounterVec
 	occurrencesLate        prometheus.Histogram
 	limits                 map[limits.Figure]*prometheus.CounterVec
+	running                *prometheus.GaugeVec
 	unrecorded             prometheus.Counter
 	sweepFailures          prometheus.Counter
 	sweepLate              prometheus.Gauge
@@ -82,9 +83,14 @@ func newMeters(registry *prometheus.Registry) *meters {
 		limits.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
 		limits.Lapsed:    m.Counter("lucius_limit_lapsed_total", "Leased tokens that were not used in time, by limit.", "limit"),
 		limits.Conflicts: m.Counter("lucius_limit_lease_conflicts_total", "Leases that lost a race, by limit.", "limit"),
+		limits.Reclaimed: m.Counter("lucius_limit_reclaimed_total",
+			"Run slots that this process freed because a crash had left them, by limit.", "limit"),
 		limits.Closed: m.Counter("lucius_limit_closed_seconds_total",
 			"Seconds for which a service, or a tenant of it, was closed.", "limit"),
 	}
+	m.running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "lucius_limit_running", Help: "Attempts that run under a limit of what runs at once, by this process's view.",
+	}, []string{"limit"})
 	m.loopFailures = m.Counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
 	m.published = m.Histogram("lucius_publish_duration_seconds",
 		"Time until the bus answered a published directive, by answer. The pull queue publishes nothing.",
@@ -99,7 +105,7 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
 		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
 	}, []string{"loop"})
-	m.MustRegister(m.unrecorded, m.sweepFailures, m.sweepLate, m.loopPasses)
+	m.MustRegister(m.running, m.unrecorded, m.sweepFailures, m.sweepLate, m.loopPasses)
 	return m
 }
 
@@ -139,6 +145,10 @@ func (m *meters) observeOccurrence(fire *schedules.Fire) {
 // observeLimit counts a change of a limit's figures. The first one makes all of them exist, so
 // that their rates can be computed from the beginning.
 func (m *meters) observeLimit(scope limits.Scope, figure limits.Figure, n float64) {
+	if figure == limits.Running {
+		m.running.WithLabelValues(scope.ID()).Set(n)
+		return
+	}
 	for _, counter := range m.limits {
 		counter.WithLabelValues(scope.ID())
 	}
