@@ -48,6 +48,7 @@ const (
 	MaxRamp       = 3600       // The largest ramp_seconds.
 	MaxPause      = 31536000   // The largest for_seconds of a pause or a closure.
 	MaxStarts     = 1000000000 // The largest count of a limit.
+	MaxRunning    = 10_000     // The largest max_running of a limit.
 	MaxMark       = 2592000    // The largest for_seconds of a mark.
 
 	MaxInbox = 100 // How many commands of the inbox a request may name.

@@ -19,17 +19,33 @@ const (
 // Check returns what is wrong with the request by itself.
 func (c *StartLimitRequest) Check() []apierror.Violation {
 	var v violations
-	v.atLeast("/starts/count", float64(c.Starts.Count), 1)
-	if c.Starts.Count > MaxStarts {
+	if c.Starts == nil && c.MaxRunning == 0 {
+		v.add("", "must hold starts, max_running or both")
+	}
+	if c.Starts != nil {
+		c.Starts.check(&v)
+	}
+	if c.MaxRunning != 0 {
+		v.atLeast("/max_running", float64(c.MaxRunning), 1)
+	}
+	if c.MaxRunning > MaxRunning {
+		v.add("/max_running", fmt.Sprintf("must be at most %d", MaxRunning))
+	}
+	v.reason(c.Reason, 1)
+	return v
+}
+
+// check adds what is wrong with the starts of a request.
+func (s *Starts) check(v *violations) {
+	v.atLeast("/starts/count", float64(s.Count), 1)
+	if s.Count > MaxStarts {
 		v.add("/starts/count", fmt.Sprintf("must be at most %d", MaxStarts))
 	}
-	if window, err := time.ParseDuration(c.Starts.Window); err != nil {
+	if window, err := time.ParseDuration(s.Window); err != nil {
 		v.add("/starts/window", "must be a duration such as 1s, 1m or 24h")
 	} else if window < MinWindow || window > MaxWindow {
 		v.add("/starts/window", "must be from 1s to 24h")
 	}
-	v.reason(c.Reason, 1)
-	return v
 }
 
 // Check returns what is wrong with the request by itself.
@@ -57,8 +73,31 @@ func LimitTenant(id LimitID) string {
 	return scope.TenantID
 }
 
-// Span returns the length of the window; 0 if it is not a duration.
+// Limited reports whether the scope has a limit.
+func (s *StartLimit) Limited() bool { return s.Starts != nil || s.MaxRunning > 0 }
+
+// Words returns the limit in words: "600/1m, 40 at once"; empty without one.
+func (s *StartLimit) Words() string { return limitWords(s.Starts, s.MaxRunning) }
+
+// Words returns the limit in words, as [StartLimit.Words] does.
+func (c *StartLimitRequest) Words() string { return limitWords(c.Starts, c.MaxRunning) }
+
+func limitWords(starts *Starts, running int32) string {
+	var parts []string
+	if starts != nil {
+		parts = append(parts, starts.String())
+	}
+	if running > 0 {
+		parts = append(parts, strconv.Itoa(int(running))+" at once")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Span returns the length of the window; 0 if there are no starts or it is not a duration.
 func (s *Starts) Span() time.Duration {
+	if s == nil {
+		return 0
+	}
 	span, err := time.ParseDuration(s.Window)
 	if err != nil {
 		return 0

@@ -948,6 +948,7 @@ func (e ThrottleScope) Valid() bool {
 
 // Defines values for WaitingReason.
 const (
+	WaitingReasonAtCapacity  WaitingReason = "at_capacity"
 	WaitingReasonBackoff     WaitingReason = "backoff"
 	WaitingReasonBehind      WaitingReason = "behind"
 	WaitingReasonCancelling  WaitingReason = "cancelling"
@@ -970,6 +971,8 @@ const (
 // Valid indicates whether the value is a known member of the WaitingReason enum.
 func (e WaitingReason) Valid() bool {
 	switch e {
+	case WaitingReasonAtCapacity:
+		return true
 	case WaitingReasonBackoff:
 		return true
 	case WaitingReasonBehind:
@@ -5586,17 +5589,29 @@ type StartLimit struct {
 	// Example: service:ocr
 	ID string `json:"id"`
 
+	// MaxRunning How many attempts may run at once; absent if the scope has no such limit.
+	//
+	// Example: 40
+	MaxRunning int32 `json:"max_running,omitempty,omitzero"`
+
 	// Reason Why the limit is set; absent without one.
 	//
 	// Example: The vendor's quota.
 	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Running How many attempts run under the limit now. Those that ran before it was set do not count.
+	// Absent without `max_running`.
+	//
+	//
+	// Example: 17
+	Running *int `json:"running,omitempty"`
 
 	// Service The service.
 	//
 	// Example: ocr
 	Service string `json:"service"`
 
-	// Starts The limit; absent if the scope is only closed.
+	// Starts The limit of starts; absent if the scope has none.
 	Starts *Starts `json:"starts,omitempty"`
 
 	// StepType The step type; absent means all.
@@ -5610,7 +5625,7 @@ type StartLimit struct {
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 
 	// Used How many starts of the limit are used now, those included that processes may still make
-	// with leased tokens. Absent without a limit.
+	// with leased tokens. Absent without a limit of starts.
 	//
 	//
 	// Example: 42
@@ -5623,7 +5638,7 @@ type StartLimitList struct {
 	Limits []StartLimit `json:"limits"`
 }
 
-// StartLimitRequest The limit of a scope.
+// StartLimitRequest The limit of a scope: `starts`, `max_running`, or both.
 type StartLimitRequest struct {
 	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names.
 	// Otherwise each of these gets 400 `invalid_envelope`.
@@ -5632,13 +5647,20 @@ type StartLimitRequest struct {
 	// Example: false
 	AllowUnknown bool `json:"allow_unknown,omitempty,omitzero"`
 
+	// MaxRunning How many attempts may run at once; absent does not limit them. An attempt runs from its
+	// claim until its worker ends it or loses it.
+	//
+	//
+	// Example: 40
+	MaxRunning int32 `json:"max_running,omitempty,omitzero"`
+
 	// Reason Why; shown with the limit.
 	//
 	// Example: The vendor's quota.
 	Reason string `json:"reason"`
 
-	// Starts How many starts there may be in any window of time.
-	Starts Starts `json:"starts"`
+	// Starts How many attempts may start in any window of time; absent does not limit the starts.
+	Starts *Starts `json:"starts,omitempty"`
 }
 
 // Starts How many starts there may be in any window of time.
@@ -6082,6 +6104,7 @@ type Waiting struct {
 	// - backoff: the delay before the next attempt.
 	// - rate_limited: the step's service throttled the last attempt, and the next one starts at the
 	//   time that it named; or a limit or a closure of the service holds back the start.
+	// - at_capacity: as many attempts run as a limit of the service allows.
 	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
@@ -6124,6 +6147,7 @@ type Waiting struct {
 //   - backoff: the delay before the next attempt.
 //   - rate_limited: the step's service throttled the last attempt, and the next one starts at the
 //     time that it named; or a limit or a closure of the service holds back the start.
+//   - at_capacity: as many attempts run as a limit of the service allows.
 //   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 //   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //
@@ -7693,11 +7717,13 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
 	GetLimit(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// SetLimitWithBody Limit the starts of a scope
+	// SetLimitWithBody Limit the starts of a scope, and what runs at once
 	//
-	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. The process that answers follows at once, others within a second. 404
+	// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+	// many of them may run at once (`max_running`), or both; what the request leaves out is no
+	// longer limited. Starts from before a change of the limit go on to count; a longer window is
+	// kept from one such window after the change on. Attempts that run under the limit count under
+	// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 	// publishes to Service Bus.
 	//
@@ -7706,11 +7732,13 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
 	SetLimitWithBody(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// SetLimit Limit the starts of a scope
+	// SetLimit Limit the starts of a scope, and what runs at once
 	//
-	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. The process that answers follows at once, others within a second. 404
+	// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+	// many of them may run at once (`max_running`), or both; what the request leaves out is no
+	// longer limited. Starts from before a change of the limit go on to count; a longer window is
+	// kept from one such window after the change on. Attempts that run under the limit count under
+	// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 	// publishes to Service Bus.
 	//
@@ -9190,11 +9218,13 @@ func (c *Client) GetLimit(ctx context.Context, limitID LimitID, reqEditors ...Re
 	return c.Client.Do(req)
 }
 
-// SetLimitWithBody Limit the starts of a scope
+// SetLimitWithBody Limit the starts of a scope, and what runs at once
 //
-// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-// before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. The process that answers follows at once, others within a second. 404
+// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+// many of them may run at once (`max_running`), or both; what the request leaves out is no
+// longer limited. Starts from before a change of the limit go on to count; a longer window is
+// kept from one such window after the change on. Attempts that run under the limit count under
+// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 // `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 // publishes to Service Bus.
 //
@@ -9213,11 +9243,13 @@ func (c *Client) SetLimitWithBody(ctx context.Context, limitID LimitID, contentT
 	return c.Client.Do(req)
 }
 
-// SetLimit Limit the starts of a scope
+// SetLimit Limit the starts of a scope, and what runs at once
 //
-// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-// before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. The process that answers follows at once, others within a second. 404
+// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+// many of them may run at once (`max_running`), or both; what the request leaves out is no
+// longer limited. Starts from before a change of the limit go on to count; a longer window is
+// kept from one such window after the change on. Attempts that run under the limit count under
+// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 // `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 // publishes to Service Bus.
 //
@@ -16163,11 +16195,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/admin/limits/{limitId} (the `GetLimit` operationId).
 	GetLimitWithResponse(ctx context.Context, limitID LimitID, reqEditors ...RequestEditorFn) (*GetLimitResponse, error)
 
-	// SetLimitWithBodyWithResponse Limit the starts of a scope
+	// SetLimitWithBodyWithResponse Limit the starts of a scope, and what runs at once
 	//
-	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. The process that answers follows at once, others within a second. 404
+	// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+	// many of them may run at once (`max_running`), or both; what the request leaves out is no
+	// longer limited. Starts from before a change of the limit go on to count; a longer window is
+	// kept from one such window after the change on. Attempts that run under the limit count under
+	// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 	// publishes to Service Bus.
 	//
@@ -16176,11 +16210,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/admin/limits/{limitId} (the `SetLimit` operationId).
 	SetLimitWithBodyWithResponse(ctx context.Context, limitID LimitID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetLimitResponse, error)
 
-	// SetLimitWithResponse Limit the starts of a scope
+	// SetLimitWithResponse Limit the starts of a scope, and what runs at once
 	//
-	// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-	// before a change of the limit go on to count; a longer window is kept from one such window
-	// after the change on. The process that answers follows at once, others within a second. 404
+	// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+	// many of them may run at once (`max_running`), or both; what the request leaves out is no
+	// longer limited. Starts from before a change of the limit go on to count; a longer window is
+	// kept from one such window after the change on. Attempts that run under the limit count under
+	// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 	// `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 	// publishes to Service Bus.
 	//
@@ -22603,11 +22639,13 @@ func (c *ClientWithResponses) GetLimitWithResponse(ctx context.Context, limitID 
 	return ParseGetLimitResponse(rsp)
 }
 
-// SetLimitWithBodyWithResponse Limit the starts of a scope
+// SetLimitWithBodyWithResponse Limit the starts of a scope, and what runs at once
 //
-// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-// before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. The process that answers follows at once, others within a second. 404
+// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+// many of them may run at once (`max_running`), or both; what the request leaves out is no
+// longer limited. Starts from before a change of the limit go on to count; a longer window is
+// kept from one such window after the change on. Attempts that run under the limit count under
+// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 // `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 // publishes to Service Bus.
 //
@@ -22622,11 +22660,13 @@ func (c *ClientWithResponses) SetLimitWithBodyWithResponse(ctx context.Context, 
 	return ParseSetLimitResponse(rsp)
 }
 
-// SetLimitWithResponse Limit the starts of a scope
+// SetLimitWithResponse Limit the starts of a scope, and what runs at once
 //
-// Sets how many attempts of the scope workers may claim in any window of time. Starts from
-// before a change of the limit go on to count; a longer window is kept from one such window
-// after the change on. The process that answers follows at once, others within a second. 404
+// Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+// many of them may run at once (`max_running`), or both; what the request leaves out is no
+// longer limited. Starts from before a change of the limit go on to count; a longer window is
+// kept from one such window after the change on. Attempts that run under the limit count under
+// a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
 // `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
 // publishes to Service Bus.
 //
@@ -33902,7 +33942,7 @@ type ServerInterface interface {
 	// GetLimit Read a limit
 	// (GET /v1/admin/limits/{limitId})
 	GetLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
-	// SetLimit Limit the starts of a scope
+	// SetLimit Limit the starts of a scope, and what runs at once
 	// (PUT /v1/admin/limits/{limitId})
 	SetLimit(w http.ResponseWriter, r *http.Request, limitID LimitID)
 	// CloseLimit Close a scope

@@ -46,7 +46,7 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	local := serveOn(t, t.TempDir())
 	plain := &caller{url: local.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	plain.want(t, http.StatusOK, http.MethodPut, "/v1/admin/limits/service:extract",
-		`{"starts":{"count":100,"window":"1m"},"reason":"its metrics"}`)
+		`{"max_running":100,"starts":{"count":100,"window":"1m"},"reason":"its metrics"}`)
 	local.submit(t)
 	local.claim(t, "c", false) // It waits.
 	plain.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"w","request_id":"r","max":1,"unknown":1}`)

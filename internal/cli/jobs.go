@@ -85,7 +85,8 @@ var waitingReasons = []string{
 	string(api.WaitingReasonScopePaused), string(api.WaitingReasonCircuitOpen),
 	string(api.WaitingReasonPublishing), string(api.WaitingReasonNoWorker), string(api.WaitingReasonQueued),
 	string(api.WaitingReasonDelivered), string(api.WaitingReasonRunning), string(api.WaitingReasonSilent),
-	string(api.WaitingReasonBackoff), string(api.WaitingReasonRateLimited), string(api.WaitingReasonCancelling),
+	string(api.WaitingReasonBackoff), string(api.WaitingReasonRateLimited), string(api.WaitingReasonAtCapacity),
+	string(api.WaitingReasonCancelling),
 	string(api.WaitingReasonPausing),
 }
 

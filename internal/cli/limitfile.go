@@ -11,9 +11,10 @@ import (
 // limitFile is the file of lucius limit apply.
 type limitFile struct {
 	Limits []struct {
-		ID     string `yaml:"id"`
-		Starts string `yaml:"starts"`
-		Reason string `yaml:"reason"`
+		ID         string `yaml:"id"`
+		Starts     string `yaml:"starts"`
+		MaxRunning int    `yaml:"max_running"`
+		Reason     string `yaml:"reason"`
 	} `yaml:"limits"`
 }
 
@@ -35,19 +36,20 @@ func readLimits(path string) (wanted wantedLimits, err error) {
 	}
 	wanted.requests = map[string]api.StartLimitRequest{}
 	for i, one := range file.Limits {
-		starts, err := api.ParseStarts(one.Starts)
+		request, err := limitRequest(one.Starts, one.MaxRunning)
 		switch _, twice := wanted.requests[one.ID]; {
 		case one.ID == "":
 			return wanted, usagef("%s: limits[%d] has no id", path, i)
 		case twice:
 			return wanted, usagef("%s: limits[%d] names %s again", path, i, plain(one.ID))
 		case err != nil:
-			return wanted, usagef("%s: the starts of %s are %w", path, plain(one.ID), err)
+			return wanted, usagef("%s: %s: %w", path, plain(one.ID), err)
 		case one.Reason == "":
 			return wanted, usagef("%s: %s has no reason", path, plain(one.ID))
 		}
 		wanted.ids = append(wanted.ids, one.ID)
-		wanted.requests[one.ID] = api.StartLimitRequest{Starts: starts, Reason: one.Reason}
+		request.Reason = one.Reason
+		wanted.requests[one.ID] = request
 	}
 	return wanted, nil
 }

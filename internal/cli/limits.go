@@ -31,31 +31,35 @@ func (t *tool) limits() *cobra.Command {
 // limitSet returns lucius limit set.
 func (t *tool) limitSet() *cobra.Command {
 	var starts, reason string
+	var running int
 	var unknown bool
 	cmd := t.command(spec{
-		use: "set LIMIT", short: "Set how many attempts may start in a window", args: 1, completes: limitIDs,
-		long: limitID + "\nA limit bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.",
+		use: "set LIMIT", short: "Set how many attempts may start in a window, and run at once", args: 1, completes: limitIDs,
+		long: limitID + "\nA limit of starts bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.\n" +
+			"What is left out of --starts and --running is no longer limited.",
 		example: "  lucius limit set service:ocr --starts 600/1m --reason \"vendor quota\"\n" +
-			"  lucius limit set service:ocr,tenant:tenant_a --starts 50/5s --reason \"fair share\"",
+			"  lucius limit set service:ocr --starts 600/1m --running 40 --reason \"vendor quota\"\n" +
+			"  lucius limit set service:ocr,tenant:tenant_a --running 5 --reason \"fair share\"",
 	}, func(ctx context.Context, s *session, args []string) error {
-		wanted, err := api.ParseStarts(starts)
+		request, err := limitRequest(starts, running)
 		switch {
 		case err != nil:
-			return usagef("--starts is %v", err)
+			return usagef("%w", err)
 		case reason == "":
 			return usagef("say why with --reason: it is shown with the limit")
 		}
-		request := api.StartLimitRequest{Starts: wanted, Reason: reason, AllowUnknown: unknown}
+		request.Reason, request.AllowUnknown = reason, unknown
 		set, err := call[api.StartLimit](s.SetLimit(ctx, args[0], request))
 		if err != nil {
 			return err
 		}
 		return show(s, set, func(p *page, set api.StartLimit) {
-			p.line("Limited %s to %s: lucius limit delete %s lifts the limit", set.ID, startsOf(&set), diagnosis.Quoted(set.ID))
+			p.line("Limited %s to %s: lucius limit delete %s lifts the limit", set.ID, set.Words(), diagnosis.Quoted(set.ID))
 		})
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&starts, "starts", "", "starts and window of 1s to 24h, such as 600/1m")
+	flags.IntVar(&running, "running", 0, "attempts that may run at once, 1 to 10000")
 	flags.StringVar(&reason, "reason", "", "why; shown with the limit")
 	flags.BoolVar(&unknown, "allow-unknown", false, "also a service or a step type that the server does not know")
 	return cmd
@@ -78,9 +82,9 @@ func (t *tool) limitList() *cobra.Command {
 			rows := make([][]string, len(list.Limits))
 			for i := range list.Limits {
 				one := &list.Limits[i]
-				rows[i] = []string{one.ID, startsOf(one), usedOf(one), p.closedUntil(one), one.Actor, one.Reason}
+				rows[i] = []string{one.ID, startsOf(one), usedOf(one), runningOf(one), p.closedUntil(one), one.Actor, one.Reason}
 			}
-			p.table([]string{"LIMIT", "STARTS", "USED", "CLOSED", "BY", "REASON"}, rows)
+			p.table([]string{"LIMIT", "STARTS", "USED", "RUNNING", "CLOSED", "BY", "REASON"}, rows)
 		})
 	})
 }
@@ -97,7 +101,8 @@ func (t *tool) limitShow() *cobra.Command {
 		}
 		return show(s, one, func(p *page, one api.StartLimit) {
 			fields := []string{
-				"limit", p.style(bold, one.ID), "starts", startsOf(&one), "used", usedOf(&one), "by", one.Actor, "reason", one.Reason,
+				"limit", p.style(bold, one.ID), "starts", startsOf(&one), "used", usedOf(&one), "running", runningOf(&one),
+				"by", one.Actor, "reason", one.Reason,
 			}
 			if c := one.Closed; c != nil {
 				fields = append(fields, "closed until", c.Until.String()+", "+p.until(c.Until.Time),
@@ -187,8 +192,8 @@ func (t *tool) limitOpen() *cobra.Command {
 type limitChange struct {
 	ID     string `json:"id"`
 	Change string `json:"change"` // set, unchanged or deleted
-	Starts string `json:"starts,omitempty"`
-	Before string `json:"before,omitempty"` // the starts before
+	Limit  string `json:"limit,omitempty"`
+	Before string `json:"before,omitempty"` // the limit before
 }
 
 // limitApply returns lucius limit apply.
@@ -198,7 +203,7 @@ func (t *tool) limitApply() *cobra.Command {
 	cmd := t.command(spec{
 		use: "apply", short: "Set the limits that a file names",
 		long: "Sets those that differ, and says what it did. The file is YAML:\n\n  limits:\n" +
-			"    - {id: \"service:ocr\", starts: 600/1m, reason: vendor quota}\n\n" +
+			"    - {id: \"service:ocr\", starts: 600/1m, max_running: 40, reason: vendor quota}\n\n" +
 			"With --prune it deletes the limits that the file does not name. Closures stay as they are.",
 		example: "  lucius limit apply -f limits.yaml\n  lucius limit apply -f limits.yaml --prune --yes",
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -221,13 +226,13 @@ func (t *tool) limitApply() *cobra.Command {
 			for _, one := range all["changes"] {
 				switch {
 				case one.Change == "unchanged":
-					p.line("%s", p.style(faint, one.ID+" is unchanged, "+one.Starts))
+					p.line("%s", p.style(faint, one.ID+" is unchanged, "+one.Limit))
 				case one.Change == "deleted":
 					p.line("Deleted the limit of %s, which was %s", one.ID, one.Before)
 				case one.Before == "":
-					p.line("Limited %s to %s", one.ID, one.Starts)
+					p.line("Limited %s to %s", one.ID, one.Limit)
 				default:
-					p.line("Limited %s to %s, which was %s", one.ID, one.Starts, one.Before)
+					p.line("Limited %s to %s, which was %s", one.ID, one.Limit, one.Before)
 				}
 			}
 			if len(all["changes"]) == 0 {
@@ -253,13 +258,13 @@ func (s *session) applyLimits(ctx context.Context, wanted wantedLimits, prune bo
 	}
 	before := map[string]*api.StartLimit{}
 	for i := range list.Limits {
-		if one := &list.Limits[i]; one.Starts != nil {
+		if one := &list.Limits[i]; one.Limited() {
 			before[one.ID] = one
 		}
 	}
 	var superfluous []string
 	for _, one := range list.Limits {
-		if _, named := wanted.requests[one.ID]; prune && one.Starts != nil && !named {
+		if _, named := wanted.requests[one.ID]; prune && one.Limited() && !named {
 			superfluous = append(superfluous, one.ID)
 		}
 	}
@@ -271,9 +276,9 @@ func (s *session) applyLimits(ctx context.Context, wanted wantedLimits, prune bo
 	for _, id := range wanted.ids {
 		request, change := wanted.requests[id], limitChange{ID: id, Change: "set"}
 		if known := before[id]; known != nil {
-			change.Before = known.Starts.String()
-			if *known.Starts == request.Starts && known.Reason == request.Reason {
-				changes = append(changes, limitChange{ID: id, Change: "unchanged", Starts: change.Before})
+			change.Before = known.Words()
+			if change.Before == request.Words() && known.Reason == request.Reason {
+				changes = append(changes, limitChange{ID: id, Change: "unchanged", Limit: change.Before})
 				continue
 			}
 		}
@@ -281,7 +286,7 @@ func (s *session) applyLimits(ctx context.Context, wanted wantedLimits, prune bo
 		if err != nil {
 			return changes, fmt.Errorf("%s: %w", plain(id), err)
 		}
-		change.Starts = set.Starts.String()
+		change.Limit = set.Words()
 		changes = append(changes, change)
 		// The file may write the id in another way than the server.
 		superfluous = slices.DeleteFunc(superfluous, func(other string) bool { return other == set.ID })
@@ -290,7 +295,7 @@ func (s *session) applyLimits(ctx context.Context, wanted wantedLimits, prune bo
 		if _, err := call[api.StartLimit](s.DeleteLimit(ctx, id)); err != nil {
 			return changes, fmt.Errorf("%s: %w", plain(id), err)
 		}
-		changes = append(changes, limitChange{ID: id, Change: "deleted", Before: before[id].Starts.String()})
+		changes = append(changes, limitChange{ID: id, Change: "deleted", Before: before[id].Words()})
 	}
 	return changes, nil
 }
@@ -311,6 +316,34 @@ func usedOf(one *api.StartLimit) string {
 	return strconv.Itoa(*one.Used)
 }
 
+// runningOf says how many attempts run of how many that may, "" without such a limit.
+func runningOf(one *api.StartLimit) string {
+	if one.Running == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", *one.Running, one.MaxRunning)
+}
+
+// limitRequest returns the request for a limit as a command line or a file has it: starts such as 600/1m,
+// or none, and how many attempts may run at once, 0 if any number may.
+func limitRequest(starts string, running int) (request api.StartLimitRequest, err error) {
+	if starts == "" && running == 0 {
+		return request, errors.New("name the starts of a window, such as 600/1m, how many attempts may run at once, or both")
+	}
+	if starts != "" {
+		parsed, err := api.ParseStarts(starts)
+		if err != nil {
+			return request, fmt.Errorf("the starts are %w", err)
+		}
+		request.Starts = &parsed
+	}
+	if running < 0 || running > api.MaxRunning {
+		return request, fmt.Errorf("the number of attempts that run at once must be from 1 to %d", api.MaxRunning)
+	}
+	request.MaxRunning = int32(running)
+	return request, nil
+}
+
 // closedUntil says when a closed scope opens, and why it is closed.
 func (p *page) closedUntil(one *api.StartLimit) string {
 	if one.Closed == nil {
@@ -327,7 +360,7 @@ func limitIDs(ctx context.Context, s *session) (words []cobra.Completion) {
 	}
 	for i := range list.Limits {
 		one := &list.Limits[i]
-		about := startsOf(one)
+		about := one.Words()
 		if one.Closed != nil {
 			about = "closed"
 		}

@@ -38,6 +38,10 @@ func TestLimits(t *testing.T) {
 		"limit set service:ocr --starts 600/60s --reason why")
 	shows(t, "limit-set", `PUT /v1/admin/limits/service:ocr {"allow_unknown":true,"reason":"why","starts":{"count":600,"window":"1m"}}`, ocr,
 		"limit set service:ocr --starts 600/1m --reason why --allow-unknown")
+	runs := api.StartLimit{ID: "service:ocr", Service: "ocr", MaxRunning: 40, Running: new(17), Actor: "ops-1", Reason: "sessions"}
+	shows(t, "limit-set-running", `PUT /v1/admin/limits/service:ocr {"max_running":40,"reason":"why","starts":{"count":600,"window":"1m"}}`, runs,
+		"limit set service:ocr --starts 600/1m --running 40 --reason why")
+	shows(t, "limit-running", "GET /v1/admin/limits/service:ocr", runs, "limit show service:ocr")
 	shows(t, "limit-delete", "DELETE /v1/admin/limits/service:ocr", api.StartLimit{ID: "service:ocr"}, "limit delete service:ocr")
 	shows(t, "limit-close", `POST /v1/admin/limits/service:ocr:close {"for_seconds":300,"reason":"why"}`, both,
 		"limit close service:ocr --for 5m --reason why")
@@ -55,6 +59,8 @@ func TestLimits(t *testing.T) {
 		"limit set service:ocr --starts 1/25h --reason x":                          cli.ExitUsage,
 		"limit set service:ocr --starts 600/1m":                                    cli.ExitUsage,
 		"limit set service:ocr --starts 600/1m --reason x":                         cli.ExitRefused,
+		"limit set service:ocr --reason x":                                         cli.ExitUsage,
+		"limit set service:ocr --running 10001 --reason x":                         cli.ExitUsage,
 		"limit set --starts 600/1m --reason x":                                     cli.ExitUsage,
 		"limit close service:ocr --reason x":                                       cli.ExitUsage,
 		"limit close service:ocr --for 5m":                                         cli.ExitUsage,
@@ -115,18 +121,18 @@ func TestLimits_AreAppliedFromAFile(t *testing.T) {
     {
       "id": "service:ocr",
       "change": "unchanged",
-      "starts": "600/1m"
+      "limit": "600/1m"
     },
     {
       "id": "service:scan",
       "change": "set",
-      "starts": "100/1s",
+      "limit": "100/1s",
       "before": "200/1s"
     },
     {
       "id": "service:embed",
       "change": "set",
-      "starts": "50/5s"
+      "limit": "50/5s"
     }
   ]
 }

@@ -75,7 +75,7 @@ const (
 	waitsForResume  = "job_paused,pausing"
 	// waitsAtStep leaves out jobs that are paused, and those that have not begun, which are not counted at a step.
 	waitsAtStep = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
-		waitsForRetry + "," + waitsForPause
+		waitsForRetry + "," + waitsForPause + ",at_capacity"
 	waitsAtAll = waitsAtStep + ",job_paused," + waitsForDate + "," + waitsForTurn + "," + waitsForRepair
 )
 

@@ -3,7 +3,9 @@ package console
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
@@ -57,6 +59,24 @@ func (row *limitRow) Use() int {
 		return 0
 	}
 	return *row.Used
+}
+
+// Runs is how many attempts run under the limit, and AtOnce says that as many do as may.
+func (row *limitRow) Runs() int {
+	if row.Running == nil {
+		return 0
+	}
+	return *row.Running
+}
+
+func (row *limitRow) AtOnce() bool { return row.MaxRunning > 0 && row.Runs() >= int(row.MaxRunning) }
+
+// Most is how many attempts may run at once, as the form takes it.
+func (row *limitRow) Most() string {
+	if row.MaxRunning == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(row.MaxRunning))
 }
 
 // Given is the limit as the form takes it.
@@ -145,24 +165,40 @@ func (s *limitScope) first(other string) string {
 func setLimit(r *request) (deed, error) {
 	at := limitScopeOf(r)
 	starts := strings.ReplaceAll(r.FormValue("starts"), " ", "")
+	running := strings.ReplaceAll(r.FormValue("running"), " ", "")
 	return deed{
-		Title: "Limit the starts of " + at.words() + "?", Button: "Limit", NeedsReason: true, First: at.first("starts"),
-		Text: "Workers get at most so many items in any window of time. The others stay queued. " +
-			"A limit bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.",
-		Command: diagnosis.Command("limit set", append([]string{cmp.Or(at.ID, "LIMIT")}, diagnosis.Flag("starts", starts)...)...),
+		Title: "Limit " + at.words() + "?", Button: "Limit", NeedsReason: true, First: at.first("starts"),
+		Text: "Workers get at most so many items in any window of time, or hold at most so many at once. The others stay queued. " +
+			"A limit of starts bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.",
+		Command: diagnosis.Command("limit set", slices.Concat([]string{cmp.Or(at.ID, "LIMIT")},
+			diagnosis.Flag("starts", starts), diagnosis.Flag("running", running))...),
 		Fields: append(at.fields(r), field{
 			Name: "starts", Label: "Starts", Value: starts, Flag: "starts",
-			Hint: "A number and a window of 1s to 24h, such as 600/1m.",
+			Hint: "A number and a window of 1s to 24h, such as 600/1m. Empty: not limited.",
+		}, field{
+			Name: "running", Label: "Running at once", Value: running, Flag: "running",
+			Hint: "How many attempts may run at once, such as 40. Empty: not limited.",
 		}),
 		do: func(ctx context.Context, reason string) (string, error) {
 			if err := at.check(); err != nil {
 				return "", err
 			}
-			wanted, err := api.ParseStarts(starts)
-			if err != nil {
-				return "", badField("starts", "The starts are a number and a window of 1s to 24h, such as 600/1m.")
+			request := api.StartLimitRequest{Reason: reason}
+			if starts != "" || running == "" {
+				wanted, err := api.ParseStarts(starts)
+				if err != nil {
+					return "", badField("starts", "The starts are a number and a window of 1s to 24h, such as 600/1m.")
+				}
+				request.Starts = &wanted
 			}
-			_, err = call[api.StartLimit](r.api.SetLimit(ctx, at.ID, api.StartLimitRequest{Starts: wanted, Reason: reason}))
+			if running != "" {
+				most, err := strconv.ParseInt(running, 10, 32)
+				if err != nil || most < 1 || most > api.MaxRunning {
+					return "", badField("running", fmt.Sprintf("The attempts that run at once are a number from 1 to %d.", api.MaxRunning))
+				}
+				request.MaxRunning = int32(most)
+			}
+			_, err := call[api.StartLimit](r.api.SetLimit(ctx, at.ID, request))
 			return link("limits"), err
 		},
 	}, nil
@@ -173,7 +209,7 @@ func deleteLimit(r *request) (deed, error) {
 	id := r.FormValue("limit")
 	return deed{
 		Title: "Delete the limit of " + id + "?", Button: "Delete", NoReason: true,
-		Text:    "The starts of the scope are no longer limited. What waits goes to workers at once. A closure stays.",
+		Text:    "The scope is no longer limited. What waits goes to workers at once. A closure stays.",
 		Command: diagnosis.Command("limit delete", id),
 		do: func(ctx context.Context, _ string) (string, error) {
 			_, err := call[api.StartLimit](r.api.DeleteLimit(ctx, id))

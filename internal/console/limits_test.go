@@ -18,6 +18,7 @@ func someLimits() api.StartLimitList {
 			Starts: &api.Starts{Count: 1200, Window: "1m"}, Used: new(1100), Actor: "ops-1", Reason: hostile,
 		},
 		{ID: "service:extract", Service: "extract", Starts: &api.Starts{Count: 5, Window: "1s"}, Used: new(5)},
+		{ID: "service:embed", Service: "embed", MaxRunning: 40, Running: new(40)},
 		{
 			ID: "service:ocr", Service: "ocr",
 			Closed: &api.Closure{Until: ago(-5 * time.Minute), Since: ago(time.Minute), By: "ops-2", Reason: "the vendor answers 503"},
@@ -75,10 +76,10 @@ func TestLimits_AreSetAndDeleted(t *testing.T) {
 		"PUT /v1/admin/limits/service:ocr": api.StartLimit{}, "PUT /v1/admin/limits/" + id: api.StartLimit{},
 		"DELETE /v1/admin/limits/service:ocr": api.StartLimit{},
 	})
-	has(t, b.get(t, "/ui/do/limit-set"), "Limit the starts of a service?", `name="service"`, `name="step_type"`, `name="tenant_id"`,
+	has(t, b.get(t, "/ui/do/limit-set"), "Limit a service?", `name="running"`, `name="service"`, `name="step_type"`, `name="tenant_id"`,
 		"lucius limit set LIMIT --reason WHY")
 	form := b.get(t, "/ui/do/limit-set?limit=service:ocr&starts=600/1m")
-	has(t, form, "Limit the starts of service:ocr?", `value="600/1m"`, "lucius limit set service:ocr --starts 600/1m --reason WHY")
+	has(t, form, "Limit service:ocr?", `value="600/1m"`, "lucius limit set service:ocr --starts 600/1m --reason WHY")
 	hasNot(t, form, `name="service"`)
 	if to := b.submits(t, "limit-set", url.Values{"limit": {"service:ocr"}, "starts": {"600 / 1m"}, "reason": {"quota"}}); to != "/ui/limits" {
 		t.Errorf("it leads to %s", to)
@@ -88,8 +89,11 @@ func TestLimits_AreSetAndDeleted(t *testing.T) {
 		"service": {"ocr"}, "step_type": {"a,b"}, "tenant_id": {"tenant_a"}, "starts": {"1/1s"}, "reason": {"fair"},
 	})
 	b.asks(t, "PUT /v1/admin/limits/"+strings.ReplaceAll(id, ",", "%2C")+` {"reason":"fair","starts":{"count":1,"window":"1s"}}`)
+	b.submits(t, "limit-set", url.Values{"limit": {"service:ocr"}, "running": {"40"}, "reason": {"sessions"}})
+	b.asks(t, `PUT /v1/admin/limits/service:ocr {"max_running":40,"reason":"sessions"}`)
 	asked := len(b.requests())
 	for says, form := range map[string]url.Values{
+		"The attempts that run at once are a ":  {"service": {"ocr"}, "running": {"0"}, "reason": {"x"}},
 		"Name the service.":                     {"starts": {"1/1s"}, "reason": {"x"}},
 		"The starts are a number and a window ": {"service": {"ocr"}, "starts": {"many"}, "reason": {"x"}},
 		"Give a reason":                         {"service": {"ocr"}, "starts": {"1/1s"}},

@@ -111,6 +111,8 @@ func (x *explained) live() Answer {
 	switch w.Reason {
 	case api.WaitingReasonBackoff, api.WaitingReasonRateLimited:
 		a.Headline = x.retried(step, until)
+	case api.WaitingReasonAtCapacity:
+		a.Headline = say(step.StepID, " waits: ", detail, ".")
 	case api.WaitingReasonJobPaused:
 		a.Headline = say("The job is paused", x.by(api.EventTypeJobPausing), ".")
 		a.Next = Next{ResumeJob, job.JobID}

@@ -56,6 +56,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Taker: mirror.Taker, Ended: ended.Tell, Held: h.paused,
+		Freed: func(slots []statemachine.RunSlot) { h.useCases.LimitGate.Freed(slots) },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			h.useCases.Counts.Observe(before, after, history)
 		},
@@ -64,7 +65,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	}
 	stored := limits.New(h.store, h.ledger.Tables().Queue, nil)
 	gate, err := limits.NewGate(ctx, limits.Config{
-		Service: stored,
+		Service: stored, Runs: h.ledger,
 		// A view is never too old: the tests refresh it when they change limits.
 		Clock: func() limits.Reading { return limits.Reading{Wall: time.Now()} },
 	})

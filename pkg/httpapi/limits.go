@@ -36,7 +36,7 @@ func (e *endpoints) ListLimits(w http.ResponseWriter, r *http.Request) {
 func (e *endpoints) GetLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
 	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
 		_, found, err := e.startLimit(ctx, limitID)
-		if err == nil && found.Starts == nil && found.Closed == nil {
+		if err == nil && !found.Limited() && found.Closed == nil {
 			err = errNoLimit
 		}
 		return found, err
@@ -56,13 +56,17 @@ func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api
 		case fault != nil && !request.AllowUnknown:
 			return nil, apierror.Refused([]apierror.Violation{*fault})
 		}
-		set, err := e.Limits.Set(ctx, limits.Limit{
-			Scope: scope, Count: int(request.Starts.Count), Window: request.Starts.Span(),
+		wanted := limits.Limit{
+			Scope: scope, Window: request.Starts.Span(), MaxRunning: int(request.MaxRunning),
 			Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
-		})
+		}
+		if request.Starts != nil {
+			wanted.Count = int(request.Starts.Count)
+		}
+		set, err := e.Limits.Set(ctx, wanted)
 		if err == nil {
-			e.showStarts(&found, &set)
 			e.refreshLimits(ctx)
+			e.showStarts(&found, &set)
 		}
 		return e.limitChanged(ctx, &found, "limit set", request.Reason, err)
 	})
@@ -78,6 +82,7 @@ func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID 
 		err = e.Limits.Delete(ctx, scope)
 		if err == nil {
 			found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
+			found.MaxRunning, found.Running = 0, nil
 			e.refreshLimits(ctx)
 		}
 		return e.limitChanged(ctx, &found, "limit deleted", "", err)
@@ -213,8 +218,13 @@ func limitIn(scope limits.Scope, now time.Time) api.StartLimit {
 
 // showStarts shows a limit and its use.
 func (e *endpoints) showStarts(in *api.StartLimit, set *limits.Limit) {
-	used := e.LimitGate.Used(set)
-	in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), &used
+	in.Starts, in.Used, in.MaxRunning, in.Running = nil, nil, int32(set.MaxRunning), nil
+	if set.Count > 0 {
+		in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), new(e.LimitGate.Used(set))
+	}
+	if set.MaxRunning > 0 {
+		in.Running = new(e.LimitGate.Running(set.Scope))
+	}
 	in.Actor, in.Reason = set.Actor, set.Reason
 }
 

@@ -82,6 +82,40 @@ func TestLimits_BoundWhatWorkersClaim(t *testing.T) {
 	})
 }
 
+// A limit of what runs at once lets so many attempts run, with its limit of starts or alone, and the
+// third waits for it.
+func TestLimits_OfWhatRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		set := decoded[api.StartLimit](t, h.do(t, http.MethodPut, "/v1/admin/limits/service:ocr", `{"max_running":2,"reason":"sessions"}`))
+		if set.MaxRunning != 2 || set.Running == nil || *set.Running != 0 || set.Starts != nil {
+			t.Errorf("set: %+v", set)
+		}
+		h.queued(t, 3)
+		if got := h.claims(t, "first"); got != 2 {
+			t.Errorf("%d items are claimed, 2 may run", got)
+		}
+		if shown := decoded[api.StartLimit](t, h.do(t, http.MethodGet, "/v1/admin/limits/service:ocr", "")); *shown.Running != 2 {
+			t.Errorf("%d attempts are shown as running", *shown.Running)
+		}
+		if by := h.useCases.LimitGate.Blocks("ocr", "OCR", "tenant_a"); by == nil || by.ID != "service:ocr" || by.MaxRunning != 2 {
+			t.Errorf("what holds the third job back: %+v", by)
+		}
+		both := decoded[api.StartLimit](t, h.do(t, http.MethodPut, "/v1/admin/limits/service:ocr",
+			`{"max_running":3,"starts":{"count":5,"window":"1m"},"reason":"more"}`))
+		if both.MaxRunning != 3 || *both.Running != 2 || both.Starts == nil || both.Starts.Count != 5 {
+			t.Errorf("set to both: %+v", both)
+		}
+		if got := decoded[api.StartLimit](t, h.do(t, http.MethodDelete, "/v1/admin/limits/service:ocr", "")); got.MaxRunning != 0 {
+			t.Errorf("deleted: %+v", got)
+		}
+		if got := h.claims(t, "free"); got != 1 {
+			t.Errorf("after the limit was deleted %d of 1 items are claimed", got)
+		}
+	})
+}
+
 func TestLimits_AreShownWithUseAndClosure(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -143,6 +177,9 @@ func TestLimits_ThatAreNotValidAreRefused(t *testing.T) {
 		name, target, body string
 		want               []apierror.Violation
 	}{
+		{"neither starts nor max_running", "PUT service:ocr", `{"reason":"r"}`, fault("", "must hold starts, max_running or both")},
+		{"too many at once", "PUT service:ocr", `{"max_running":10001,"reason":"r"}`, fault("/max_running", "must be at most 10000")},
+		{"a negative number at once", "PUT service:ocr", `{"max_running":-1,"reason":"r"}`, fault("/max_running", "must be at least 1")},
 		{"no count", "PUT service:ocr", `{"starts":{"window":"1m"},"reason":"r"}`, fault("/starts/count", "must be at least 1")},
 		{
 			"too large a count", "PUT service:ocr", `{"starts":{"count":1000000001,"window":"1m"},"reason":"r"}`,

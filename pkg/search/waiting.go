@@ -219,7 +219,7 @@ func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 			return f.waits(statemachine.ReasonDelivered)
 		}
 		if s.around.Limit != nil && s.around.Limit(ledger.WorkKind{Service: t.Service, StepType: t.StepType}, t.TenantID) != nil {
-			return f.waits(statemachine.ReasonRateLimited)
+			return f.waits(statemachine.ReasonRateLimited, statemachine.ReasonAtCapacity)
 		}
 		queued, noWorker := f.waits(statemachine.ReasonQueued), f.waits(statemachine.ReasonNoWorker)
 		if queued == noWorker { // The last poll, which is expensive to find, makes no difference.

@@ -34,6 +34,7 @@ func TestWaiting_EachReason(t *testing.T) {
 	}
 	circuit := &statemachine.OpenCircuit{Name: "topic-1", Reason: "topic is disabled", Since: at(3 * minute), Until: at(10*minute + 5*time.Second)}
 	limit := &statemachine.StartLimit{ID: "service:ocr", Reason: "vendor quota", Until: at(11 * minute)}
+	full := &statemachine.StartLimit{ID: "service:ocr", Reason: "sessions", MaxRunning: 40}
 	closed := &statemachine.StartLimit{ID: "service:ocr", Actor: "w-7", Reason: "quota", Closed: true, Until: at(11 * minute)}
 	limited := statemachine.Blocker{Type: statemachine.BlockerLimit, ID: "service:ocr"}
 	pause, held := statemachine.Blocker{Type: statemachine.BlockerPause, ID: "service:ocr"}, statemachine.Blocker{Type: statemachine.BlockerWork, ID: "w"}
@@ -54,6 +55,12 @@ func TestWaiting_EachReason(t *testing.T) {
 			// A pause by scope holds back only directives.
 			around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
 			want:   statemachine.Waiting{Reason: "job_paused", Detail: "the job is paused, and goes on when it is resumed"},
+		},
+		"until fewer run than a limit allows": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Limit: full, Polled: at(-time.Hour)},
+			want: statemachine.Waiting{
+				Reason: "at_capacity", BlockedBy: limited, Detail: "as many attempts run as limit service:ocr allows, 40: sessions",
+			},
 		},
 		"until a limit has a start left": {
 			bus: statemachine.BusQueue, around: statemachine.Surroundings{Limit: limit, Polled: at(-time.Hour)},

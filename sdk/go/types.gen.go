@@ -628,6 +628,7 @@ func (e ThrottleScope) Valid() bool {
 
 // Defines values for WaitingReason.
 const (
+	WaitingReasonAtCapacity  WaitingReason = "at_capacity"
 	WaitingReasonBackoff     WaitingReason = "backoff"
 	WaitingReasonBehind      WaitingReason = "behind"
 	WaitingReasonCancelling  WaitingReason = "cancelling"
@@ -650,6 +651,8 @@ const (
 // Valid indicates whether the value is a known member of the WaitingReason enum.
 func (e WaitingReason) Valid() bool {
 	switch e {
+	case WaitingReasonAtCapacity:
+		return true
 	case WaitingReasonBackoff:
 		return true
 	case WaitingReasonBehind:
@@ -2526,6 +2529,7 @@ type Waiting struct {
 	// - backoff: the delay before the next attempt.
 	// - rate_limited: the step's service throttled the last attempt, and the next one starts at the
 	//   time that it named; or a limit or a closure of the service holds back the start.
+	// - at_capacity: as many attempts run as a limit of the service allows.
 	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
@@ -2568,6 +2572,7 @@ type Waiting struct {
 //   - backoff: the delay before the next attempt.
 //   - rate_limited: the step's service throttled the last attempt, and the next one starts at the
 //     time that it named; or a limit or a closure of the service holds back the start.
+//   - at_capacity: as many attempts run as a limit of the service allows.
 //   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
 //   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //

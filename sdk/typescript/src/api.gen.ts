@@ -1381,10 +1381,12 @@ export interface paths {
          */
         get: operations["getLimit"];
         /**
-         * Limit the starts of a scope
-         * @description Sets how many attempts of the scope workers may claim in any window of time. Starts from
-         *     before a change of the limit go on to count; a longer window is kept from one such window
-         *     after the change on. The process that answers follows at once, others within a second. 404
+         * Limit the starts of a scope, and what runs at once
+         * @description Sets how many attempts of the scope workers may claim in any window of time (`starts`), how
+         *     many of them may run at once (`max_running`), or both; what the request leaves out is no
+         *     longer limited. Starts from before a change of the limit go on to count; a longer window is
+         *     kept from one such window after the change on. Attempts that run under the limit count under
+         *     a lower one: nothing starts until fewer run. The process that answers follows at once, others within a second. 404
          *     `not_found` if `limitId` is not the id of a limit. 422 `limit_unsupported` if the server
          *     publishes to Service Bus.
          */
@@ -2416,12 +2418,13 @@ export interface components {
          *     - backoff: the delay before the next attempt.
          *     - rate_limited: the step's service throttled the last attempt, and the next one starts at the
          *       time that it named; or a limit or a closure of the service holds back the start.
+         *     - at_capacity: as many attempts run as a limit of the service allows.
          *     - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
          *     - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
          * @example scope_paused
          * @enum {string}
          */
-        WaitingReason: "job_paused" | "scheduled" | "line_blocked" | "behind" | "starting" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "rate_limited" | "cancelling" | "pausing";
+        WaitingReason: "job_paused" | "scheduled" | "line_blocked" | "behind" | "starting" | "scope_paused" | "circuit_open" | "publishing" | "no_worker" | "queued" | "delivered" | "running" | "silent" | "backoff" | "rate_limited" | "at_capacity" | "cancelling" | "pausing";
         /**
          * @description What a live job waits for.
          * @example {
@@ -5012,9 +5015,17 @@ export interface components {
              */
             window: string;
         };
-        /** @description The limit of a scope. */
+        /** @description The limit of a scope: `starts`, `max_running`, or both. */
         StartLimitRequest: {
-            starts: components["schemas"]["Starts"];
+            /** @description How many attempts may start in any window of time; absent does not limit the starts. */
+            starts?: components["schemas"]["Starts"];
+            /**
+             * Format: int32
+             * @description How many attempts may run at once; absent does not limit them. An attempt runs from its
+             *     claim until its worker ends it or loses it.
+             * @example 40
+             */
+            max_running?: number;
             /**
              * @description Also accept a service, or a step type of it, that no protocol of this process names.
              *     Otherwise each of these gets 400 `invalid_envelope`.
@@ -5100,14 +5111,26 @@ export interface components {
              * @example tenant_a
              */
             tenant_id?: string;
-            /** @description The limit; absent if the scope is only closed. */
+            /** @description The limit of starts; absent if the scope has none. */
             starts?: components["schemas"]["Starts"];
             /**
              * @description How many starts of the limit are used now, those included that processes may still make
-             *     with leased tokens. Absent without a limit.
+             *     with leased tokens. Absent without a limit of starts.
              * @example 42
              */
             used?: number;
+            /**
+             * Format: int32
+             * @description How many attempts may run at once; absent if the scope has no such limit.
+             * @example 40
+             */
+            max_running?: number;
+            /**
+             * @description How many attempts run under the limit now. Those that ran before it was set do not count.
+             *     Absent without `max_running`.
+             * @example 17
+             */
+            running?: number;
             /**
              * @description The name of the caller who set the limit; absent without one.
              * @example alice
