@@ -436,11 +436,11 @@ func (p *planner) post(out *plan, entry entryRef) {
 			last = stages(out.forget)
 		}
 	}
-	if out.taken != nil { // No entry is needed: any reader of a void hint deletes it.
-		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
-	}
 	if p.l.atomic != nil { // On any other store [Ledger.freeRuns] does it: a lost race must not stop the rest.
 		clean = append(clean, out.free...)
+	}
+	if out.taken != nil { // No entry is needed: any reader of a void hint deletes it.
+		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
 	}
 	out.change.Post = append(stages(clean), last...)
 }
