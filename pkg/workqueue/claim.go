@@ -230,6 +230,25 @@ func (c *claim) sendable(hint *ledger.Hint) bool {
 	return token == nil || token.Usable()
 }
 
+// settleToken spends the token of the hint if its start took effect or may take effect, or else
+// gives it back.
+func (c *claim) settleToken(hint *ledger.Hint, spent bool) {
+	c.tokensMu.Lock()
+	defer c.tokensMu.Unlock()
+	if len(c.tokens) == 0 {
+		return
+	}
+	row := hint.Row()
+	switch token := c.tokens[row]; {
+	case token == nil:
+	case spent:
+		token.Spend()
+	default:
+		token.Return()
+	}
+	delete(c.tokens, row)
+}
+
 // Slots returns the run slots that the limits of the hint's item demand for its start.
 func (c *claim) Slots(hint *ledger.Hint) []statemachine.RunSlot {
 	c.tokensMu.Lock()
@@ -248,25 +267,6 @@ func (c *claim) Another(hint *ledger.Hint, taken statemachine.RunSlot) (another 
 		return token.Another(taken)
 	}
 	return taken, false
-}
-
-// settleToken spends the token of the hint if its start took effect or may take effect, or else
-// gives it back.
-func (c *claim) settleToken(hint *ledger.Hint, spent bool) {
-	c.tokensMu.Lock()
-	defer c.tokensMu.Unlock()
-	if len(c.tokens) == 0 {
-		return
-	}
-	row := hint.Row()
-	switch token := c.tokens[row]; {
-	case token == nil:
-	case spent:
-		token.Spend()
-	default:
-		token.Return()
-	}
-	delete(c.tokens, row)
 }
 
 // tenants are the tenants that the claim names and that are not paused, each once;
