@@ -57,6 +57,10 @@ demo: ## Run a job from command to result in one process
 demo-orders: build ## Kill an application that submits commands in its transactions, and compare its orders with the jobs
 	$(GO) run ./examples/orders
 
+.PHONY: demo-vendor
+demo-vendor: build ## Do 10000 jobs under a vendor's quota, with a limit and without: some twenty minutes
+	$(GO) run ./examples/vendor $(VENDOR)
+
 .PHONY: azure-local
 azure-local: ## Stand in for Azure on this machine, and print how to serve on it
 	$(GO) build -o bin/azurelocal ./internal/azurelocal
