@@ -131,7 +131,7 @@ func (x *explained) live() Answer {
 		a.Headline = say("No worker asks for work of service ", step.Service, ", step type ", step.StepType, ".")
 		a.Next = Next{StartWorker, step.Service}
 	case api.WaitingReasonQueued:
-		a.Headline = say(step.StepID, " waits in the queue for a worker of ", step.Service, ".")
+		a.Headline = say(step.StepID, " waits in the queue for a worker of ", step.Service, class(job), ".")
 	case api.WaitingReasonDelivered:
 		a.Headline = say(step.StepID, " was handed to ", worker, ", which must start ", until, ".")
 	case api.WaitingReasonRunning:
@@ -151,6 +151,14 @@ func (x *explained) live() Answer {
 		a.Headline = say(detail, ".")
 	}
 	return a
+}
+
+// class names the class of a job whose work yields to other work.
+func class(job *api.Job) string {
+	if job.Priority == api.PriorityBulk {
+		return ", as bulk work"
+	}
+	return ""
 }
 
 // retried explains the wait of a step for its next attempt.

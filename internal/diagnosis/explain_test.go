@@ -82,6 +82,17 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 	}
 }
 
+// The class of a queued job is named if other work goes first.
+func TestJob_NamesBulkWork(t *testing.T) {
+	t.Parallel()
+	bulk := job(api.WaitingReasonQueued, "held")
+	bulk.Priority = api.PriorityBulk
+	const want = "embed waits in the queue for a worker of embedder, as bulk work."
+	if got := diagnosis.Job(bulk, nil, now).Headline.With(words); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A server of another version may not name the first job.
 func TestJob_NamesNoFirstJobThatTheServerDoesNotName(t *testing.T) {
 	t.Parallel()

@@ -136,6 +136,8 @@ var wrong = map[string]string{
 	"an order key that is a number":      `"order_key":42`,
 	"another order mode":                 `"order_mode":"lifo"`,
 	"an order mode that is a list":       `"order_mode":["fifo"]`,
+	"another priority":                   `"priority":"high"`,
+	"a priority that is a number":        `"priority":1`,
 	"a date that is a number":            `"not_before":1769565600`,
 	"a date without a time":              `"not_after":"2026-01-28"`,
 	"a blank date":                       `"not_before":" "`,
@@ -226,6 +228,7 @@ func TestSubmit_TakesWhatMayBeAJob(t *testing.T) {
 	for _, field := range []string{
 		`"tenant_id":"` + strings.Repeat("x", 128) + `"`, `"correlation_id":null`, `"mode":"DEFAULT"`, `"mode":"BURST","doc_id":"d"`, `"tags":{}`, `"tags":{"a":" b=\u2028","z-_.9":"` + strings.Repeat("é", 64) + `"}`, `"tags":null`,
 		`"order_key":"` + strings.Repeat("k", 256) + `"`, `"order_key":"k","order_mode":"newest"`, `"order_key":null,"order_mode":null`,
+		`"priority":"bulk"`, `"priority":"normal"`, `"priority":null`,
 		`"not_before":"2026-01-28T02:00:00+01:00"`, `"not_after":"` + time.Now().Add(time.Hour).Format(time.RFC3339Nano) + `"`,
 		`"not_before":null,"delay_seconds":0,"not_after":null`, `"delay_seconds":31622400`,
 		`"callback_urls":["https://example.org"]`, `"callback_urls":[]`, `"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"`,

@@ -136,6 +136,21 @@ func TestViews_ShowTheOrderOfAJob(t *testing.T) {
 	}
 }
 
+// TestViews_ShowThePriorityOfAJob reads the class of a job that has one, and of one that does not.
+func TestViews_ShowThePriorityOfAJob(t *testing.T) {
+	t.Parallel()
+	database := postgrestest.Database(t)
+	l, _ := replica(t, database)
+	bulk := ledgertest.Command("t", "k")
+	bulk.Job.Class = statemachine.ClassBulk
+	for id, want := range map[string]string{l.Submit(bulk): "bulk", l.Submit(ledgertest.Command("t", "other")): "normal"} {
+		var got string
+		if query(t, database, "SELECT priority FROM lucius.jobs WHERE job_id = '"+id+"'", &got); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestViews_ShowWhatARerunCorrects reads the tags, the corrections and the outcomes of steps with SQL.
 func TestViews_ShowWhatARerunCorrects(t *testing.T) {
 	t.Parallel()

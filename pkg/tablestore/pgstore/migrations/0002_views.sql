@@ -27,6 +27,7 @@ CREATE VIEW lucius.jobs AS SELECT
     props->>'protocol_id' AS protocol_id,
     props->>'protocol_version' AS protocol_version,
     props->>'mode' AS mode,
+    coalesce(props->>'class', 'normal') AS priority,
     props->>'doc_id' AS doc_id,
     string_to_array(props->>'tags', E'\n') AS tags, -- as 'key=value'
     props->>'state' AS state,

@@ -128,7 +128,7 @@ LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp A
 DECLARE
     names CONSTANT text[] := '{tenant_id,request_type,schema_version,input_ref,output_ref,payload,
         doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode,tags,
-        order_key,order_mode,not_before,not_after,delay_seconds}'; -- The first 6 are required.
+        order_key,order_mode,not_before,not_after,delay_seconds,priority}'; -- The first 6 are required.
     kinds CONSTANT text[] := '{string,string,string,object,object,object,string,object,string,string,string,array,string,object,string}';
     sizes integer[] := '{128,128,32,8192,8192,0,256,8192,128,255,1048576,1048576,1048576,1048576,256}';
     faults jsonb[] := '{}';
@@ -155,6 +155,8 @@ BEGIN
         ELSIF names[i] = 'order_mode' THEN -- Whether there is a key, a server knows: the protocol may give one.
             fault := CASE WHEN value NOT IN ('"fifo"', '"newest"', '"reject"') THEN
                 ARRAY['invalid_envelope', 'must be "fifo", "newest" or "reject"'] END;
+        ELSIF names[i] = 'priority' THEN
+            fault := CASE WHEN value NOT IN ('"normal"', '"bulk"') THEN ARRAY['invalid_envelope', 'must be "normal" or "bulk"'] END;
         ELSIF names[i] IN ('not_before', 'not_after') THEN -- Whether it is too early or too late is known at the accept.
             fault := CASE WHEN jsonb_typeof(value) <> 'string' OR value #>> '{}' !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d' THEN
                 ARRAY['invalid_envelope', 'must be a time in the form of RFC 3339, such as 2026-01-28T02:00:00Z'] END;
