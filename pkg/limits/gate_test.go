@@ -247,6 +247,37 @@ func TestGate_LetsThroughWhatTheFormulaSays(t *testing.T) {
 	}
 }
 
+// TestGate_SlowerProcessUsesItsTokens: a process that becomes slower after it has leased tokens for
+// the items to come still uses them.
+func TestGate_SlowerProcessUsesItsTokens(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, 1, 1000, time.Minute, 0, 1)
+	p, lapsed := h.processes[0], 0.0
+	p.gate.cfg.Observe = func(_ Scope, figure Figure, n float64) {
+		if figure == Lapsed {
+			lapsed += n
+		}
+	}
+	for _, every := range []time.Duration{100 * time.Millisecond, 150 * time.Millisecond} {
+		for range 60 {
+			h.now = h.now.Add(every)
+			p.refresh()
+			token, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil)
+			if !ok {
+				p.lease()
+				token, _, ok = p.gate.Take("ocr", "OCR", "a", 1, nil)
+			}
+			if !ok {
+				t.Fatal("no token could be leased")
+			}
+			p.start(&token)
+		}
+	}
+	if lapsed > 0 {
+		t.Errorf("%g tokens lapsed", lapsed)
+	}
+}
+
 // TestGate_TokensLapseByEitherClock: a suspended host sees the end of its tokens by the wall
 // clock alone, and a host whose wall clock is set back by the other one alone.
 func TestGate_TokensLapseByEitherClock(t *testing.T) {

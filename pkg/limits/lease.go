@@ -112,15 +112,16 @@ func (l *limit) spend(now time.Duration) {
 }
 
 // want is how many tokens this process wants: one for each item that claims lack, and as many as
-// it has spent while a token lives, for those to come. If the window is long, those that lapse would
-// be missed for long, so it wants none for items to come. The lock is held.
+// it has spent in half the life of a token, for those to come: a process that slows down by as much
+// still uses them, and tokens that lapse are missed for a whole window. If the window is long, it
+// wants none for items to come. The lock is held.
 func (l *limit) want(now time.Duration) int {
 	want := l.missed.places(now)
 	if l.row.Window > maxForesight {
 		return want
 	}
 	for _, s := range l.spent {
-		if now-s.at <= l.row.life() {
+		if now-s.at <= l.row.life()/2 {
 			want += s.n
 		}
 	}
