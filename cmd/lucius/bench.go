@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,12 +27,14 @@ func (p *program) bench() *cobra.Command {
 		Use: "bench", GroupID: cli.GroupServer, Short: "Measure jobs per second on this machine", Args: cli.Takes(0, 0),
 		Example: `  lucius bench
   lucius bench --load "one step" --duration 20s -o json
-  lucius bench --load "one step" --load retention`,
+  lucius bench --load "one step" --load retention
+  lucius bench --load bulk --bulk 1000000`,
 	}
 	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.Stderr}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&options.Loads, "load", nil,
-		"one load to measure, repeatable: "+strings.Join(append(bench.Loads(), bench.Retention), ", ")+"; default is all but the last")
+		"one load to measure, repeatable: "+strings.Join(slices.Concat(bench.Loads(), bench.ByName()), ", ")+
+			"; default is all but the last two")
 	flags.IntVar(&options.Submitters, "submitters", 64, "number of clients, and so of jobs in flight in a closed loop")
 	flags.IntVar(&options.Pullers, "pullers", 4, "number of claims that wait for work in parallel")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
@@ -40,6 +43,7 @@ func (p *program) bench() *cobra.Command {
 	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a running step")
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
 	flags.IntVar(&options.InLine, "in-line", 0, "jobs of the prefilled server that wait in one line of that service")
+	flags.IntVar(&options.Bulk, "bulk", 20_000, "bulk jobs of the load bulk")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
 	flags.DurationVar(&options.RetentionDuration, "retention-duration", 20*time.Minute,
 		"how long the load retention is measured, on a server that keeps ended jobs for 20s")

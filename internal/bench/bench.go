@@ -23,6 +23,9 @@
 //   - retention ([Retention], only by name and on an empty server): the closed loop of one step
 //     on a server that keeps ended jobs for 20 seconds. It takes long, because it shows whether
 //     the store stops growing.
+//   - bulk ([Bulk], only by name and on an empty server): the closed loop of one step with few
+//     workers, and again after many bulk jobs of the same kind were submitted. It shows how much
+//     later normal work is claimed, and whether bulk work gets its share.
 //
 // A job has ended when the server has answered the completion of its last step, because
 // that answer follows the commit that makes the job SUCCEEDED. Taking the time there is
@@ -93,6 +96,8 @@ type Options struct {
 	// worker, and jobs of that service which wait in one line. Optional. If all are 0, no
 	// prefilled server is measured.
 	Finished, Live, Waiting, InLine int
+	// Bulk is the number of bulk jobs of [Bulk]. Optional. Defaults to 20,000.
+	Bulk int
 	// Duration is how long each load is measured, except [Retention]. Optional. Defaults to 5s.
 	Duration time.Duration
 	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
@@ -129,6 +134,7 @@ func (o *Options) validate() error {
 		{"Live", o.Live, 0, maxPrefill},
 		{"Waiting", o.Waiting, 0, maxPrefill},
 		{"InLine", o.InLine, 0, maxInLine},
+		{"Bulk", o.Bulk, 1, maxPrefill},
 	} {
 		if field.value < field.min || field.value > field.max {
 			return fmt.Errorf("%s is %d: it must be from %d to %d", field.name, field.value, field.min, field.max)
@@ -152,7 +158,7 @@ func (o *Options) validate() error {
 	}
 	for _, name := range o.Loads {
 		if loadNamed(name) == nil {
-			return fmt.Errorf("Loads has %q: the loads are %s, %s", name, strings.Join(Loads(), ", "), Retention)
+			return fmt.Errorf("Loads has %q: the loads are %s, %s", name, strings.Join(Loads(), ", "), strings.Join(ByName(), ", "))
 		}
 	}
 	return nil
@@ -167,6 +173,7 @@ func (o *Options) setDefaults() {
 	o.Pullers = cmp.Or(o.Pullers, 4)
 	o.PayloadBytes = cmp.Or(o.PayloadBytes, 256)
 	o.Rate = cmp.Or(o.Rate, 50)
+	o.Bulk = cmp.Or(o.Bulk, 20_000)
 	o.Duration = cmp.Or(o.Duration, 5*time.Second)
 	o.RetentionDuration = cmp.Or(o.RetentionDuration, 20*time.Minute)
 	o.WarmUp = cmp.Or(o.WarmUp, time.Second)
@@ -207,7 +214,11 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 		report.Ceilings = append(report.Ceilings, ceiling)
 	}
 	for _, name := range options.Loads {
-		row, err := b.onEmpty(ctx, loadNamed(name))
+		measure := b.onEmpty
+		if name == Bulk {
+			measure = b.onBulk
+		}
+		row, err := measure(ctx, loadNamed(name))
 		if err != nil {
 			return nil, fmt.Errorf("bench: %s: %w", name, err)
 		}
@@ -244,7 +255,7 @@ func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
 
 // prefillable returns the names of the loads that are also measured on a prefilled server.
 func (b *bench) prefillable() []string {
-	return slices.DeleteFunc(slices.Clone(b.options.Loads), func(name string) bool { return name == Retention })
+	return slices.DeleteFunc(slices.Clone(b.options.Loads), func(name string) bool { return slices.Contains(ByName(), name) })
 }
 
 // onPrefilled measures these loads on one server that holds many jobs.

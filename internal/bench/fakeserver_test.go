@@ -48,6 +48,7 @@ type fakeJob struct {
 	id, correlationID, orderKey, service string
 	steps, step, rev                     int
 	acked                                bool
+	bulk                                 bool
 }
 
 // serve returns a fake server.
@@ -138,6 +139,7 @@ func (f *fakeServer) accept(command *api.Command) *fakeJob {
 	if job.service == "" {
 		job.service = "bench"
 	}
+	job.bulk = command.RequestType == "bench.bulk"
 	if command.RequestType == "bench.3" {
 		job.steps = 3
 	}

@@ -22,6 +22,7 @@ func TestInvalidOptionsAreNamed(t *testing.T) {
 		"Live":              func(o *bench.Options) { o.Live = -1 },
 		"Waiting":           func(o *bench.Options) { o.Waiting = -1 },
 		"InLine":            func(o *bench.Options) { o.InLine = 1_000_001 },
+		"Bulk":              func(o *bench.Options) { o.Bulk = -1 },
 		"Duration":          func(o *bench.Options) { o.Duration = -1 },
 		"RetentionDuration": func(o *bench.Options) { o.RetentionDuration = -1 },
 		"WarmUp":            func(o *bench.Options) { o.WarmUp = -1 },

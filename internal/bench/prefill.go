@@ -21,14 +21,22 @@ func (b *bench) prefill(ctx context.Context, server Server) error {
 		{"waiting", b.options.Waiting, submitting(waitingType)},
 		{"ordered", b.options.InLine, submitting(lineType)},
 	} {
-		r := b.newRun(server, loadNamed(One), Prefilled)
-		stop := b.progress.follow(ctx, "making "+kind.name+" jobs", "jobs", window{})
-		err := kind.make(ctx, r, kind.jobs)
-		stop()
-		r.client.close()
-		if err != nil {
-			return fmt.Errorf("%s jobs: %w", kind.name, err)
+		if err := b.make(ctx, server, kind.name, kind.jobs, kind.make); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// make creates jobs of one kind.
+func (b *bench) make(
+	ctx context.Context, server Server, name string, jobs int, by func(ctx context.Context, r *run, jobs int) error,
+) error {
+	r := b.newRun(server, loadNamed(One), Prefilled)
+	defer r.client.close()
+	defer b.progress.follow(ctx, "making "+name+" jobs", "jobs", window{})()
+	if err := by(ctx, r, jobs); err != nil {
+		return fmt.Errorf("%s jobs: %w", name, err)
 	}
 	return nil
 }

@@ -17,11 +17,12 @@ const (
 	waitingService = "bench_waiting"
 )
 
-// The request types of the last two services.
+// The request types of the last two services, and of bulk work.
 const (
 	liveType    = "bench.live"
 	waitingType = "bench.waiting"
 	lineType    = "bench.line" // of the last service, in one line
+	bulkType    = "bench.bulk" // of the first service, as bulk work
 )
 
 // requestType returns the request type of jobs with that many steps of the first service.
@@ -38,6 +39,7 @@ func writeProtocols(dir string) error {
 	for id, text := range map[string]string{
 		"bench_1":       protocolFile("bench_1", requestType(1), service, 1),
 		"bench_3":       protocolFile("bench_3", requestType(3), service, 3),
+		"bench_bulk":    protocolFile("bench_bulk", bulkType, service, 1) + "priority: bulk\n",
 		"bench_live":    protocolFile("bench_live", liveType, liveService, 1),
 		"bench_waiting": protocolFile("bench_waiting", waitingType, waitingService, 1),
 		"bench_line":    protocolFile("bench_line", lineType, waitingService, 1) + "order: {max_waiting: 1000000}\n",

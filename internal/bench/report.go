@@ -67,6 +67,8 @@ type Row struct {
 	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
 	// Kept says whether the server kept up with purging; nil except for [Retention].
 	Kept *Kept `json:"retention,omitempty"`
+	// Shared compares normal work with and without bulk work; nil except for [Bulk].
+	Shared *Shared `json:"bulk,omitempty"`
 	// OfOne compares [Retention], [Lines] and [Limits] with [One] on an empty store: it is the ratio of the
 	// rates, or 0 if the other load was not measured.
 	OfOne float64 `json:"of_one_step,omitempty"`
@@ -113,6 +115,11 @@ func (r *Row) goals() []Goal {
 			goals = append(goals, atLeast(0.9, "of one step", r.OfOne))
 		}
 		return goals
+	case Bulk:
+		return []Goal{
+			atMost(1.2, fmt.Sprintf("p50 to the claim, with %d bulk items to without", r.Shared.Items), r.Shared.OfAlone),
+			atLeast(0.12, "share of bulk", r.Shared.Share),
+		}
 	case Lines:
 		if r.OfOne > 0 {
 			return []Goal{atLeast(0.8, "of one step", r.OfOne)}

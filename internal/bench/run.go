@@ -32,6 +32,7 @@ const (
 	Limits    = "limits"
 	Batch     = "batches"
 	Retention = "retention"
+	Bulk      = "bulk"
 )
 
 // load is one kind of load.
@@ -53,6 +54,9 @@ type load struct {
 	delivery bool
 	// retention is how long the server keeps ended jobs, if not as long as it does by default.
 	retention time.Duration
+	// beside makes workers take few items at once and do them before they claim again, and counts
+	// what they take.
+	beside bool
 }
 
 var loads = []*load{
@@ -65,11 +69,17 @@ var loads = []*load{
 	{name: Batch, steps: 1, produce: batchLoop}, // last, because its jobs remain on the server
 }
 
-// retaining is the load that is measured only by name.
-var retaining = &load{name: Retention, steps: 1, produce: closedLoop, work: complete, retention: 20 * time.Second}
+// byName are the loads that are measured only by name, on servers of their own.
+var byName = []*load{
+	{name: Retention, steps: 1, produce: closedLoop, work: complete, retention: 20 * time.Second},
+	{name: Bulk, steps: 1, produce: closedLoop, work: complete, beside: true},
+}
 
-// Loads returns the names of the loads that are measured by default, in their order: all but
-// [Retention].
+// ByName returns the names of the loads that are measured only if the options name them.
+func ByName() []string { return []string{Retention, Bulk} }
+
+// Loads returns the names of the loads that are measured by default, in their order: all but those
+// of [ByName].
 func Loads() []string {
 	names := make([]string, len(loads))
 	for i, load := range loads {
@@ -80,7 +90,7 @@ func Loads() []string {
 
 // loadNamed returns the load of that name, or nil if there is none.
 func loadNamed(name string) *load {
-	for _, load := range append(slices.Clone(loads), retaining) {
+	for _, load := range slices.Concat(loads, byName) {
 		if load.name == name {
 			return load
 		}
@@ -111,6 +121,8 @@ type run struct {
 	mu      sync.Mutex
 	sampled []string // ids of jobs for the audit
 
+	picks picks // of [Bulk]
+
 	row Row
 }
 
@@ -124,16 +136,20 @@ func (b *bench) newRun(server Server, load *load, store string) *run {
 		options: &b.options, load: load, tracker: newTracker(), window: b.window(length), dataDir: server.dataDir,
 		client: newClient(server.URL, 2*b.options.Submitters+b.options.Pullers),
 		name:   "bench-" + uuid.NewString(), payload: payloadOf(b.options.PayloadBytes), count: b.progress.count,
-		endToEnd: newLatencies(), submit: newLatencies(), row: Row{Load: load.name, Store: store},
+		endToEnd: newLatencies(), submit: newLatencies(), picks: picks{claims: newLatencies()}, row: Row{Load: load.name, Store: store},
 	}
 }
 
 // workers returns the workers of the run's jobs.
 func (r *run) workers() *workers {
-	return &workers{
-		client: r.client, owner: r.name, service: service, start: !r.load.delivery,
+	w := &workers{
+		client: r.client, owner: r.name, service: service, start: !r.load.delivery, most: claimMax,
 		work: r.load.work, last: stepID(r.load.steps), ended: r.tracker.end,
 	}
+	if r.load.beside {
+		w.most, w.claimed = bulkMax, r.claimed
+	}
+	return w
 }
 
 // run measures a load on a server.

@@ -26,6 +26,11 @@ type workers struct {
 	owner, service string
 	// start makes a claim also start its items.
 	start bool
+	// most is how many items a claim takes at most.
+	most int32
+	// claimed, unless it is nil, is called for each item that is claimed, and makes a puller do its
+	// items before it claims again.
+	claimed func(one *item)
 	// work does the items of a claim, and calls done for each.
 	work func(ctx context.Context, w *workers, items []item) error
 	// last is the id of a job's last step. When it has ended, ended is called with the job's
@@ -64,12 +69,21 @@ func (w *workers) run(ctx context.Context, group *errgroup.Group, pullers int) (
 // goroutine of the group, so that slow ones do not delay further claims.
 func (w *workers) pull(ctx, claims context.Context, group *errgroup.Group) error {
 	for claims.Err() == nil {
-		items, err := w.claim(claims, claimMax)
+		items, err := w.claim(claims, w.most)
 		if err != nil && claims.Err() == nil {
 			return err
 		}
-		if len(items) > 0 {
+		switch {
+		case len(items) == 0:
+		case w.claimed == nil:
 			group.Go(func() error { return w.work(ctx, w, items) })
+		default:
+			for i := range items {
+				w.claimed(&items[i])
+			}
+			if err := w.work(ctx, w, items); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -126,26 +140,43 @@ func (w *workers) requestID() string { return fmt.Sprintf("%s-%d", w.owner, w.re
 // id. It is safe for concurrent use.
 type tracker struct {
 	mu      sync.Mutex
-	waiting map[string]chan time.Time
+	waiting map[string]*expected
 }
 
-func newTracker() *tracker { return &tracker{waiting: map[string]chan time.Time{}} }
+// expected is a job that has not ended.
+type expected struct {
+	begun time.Time // when it was expected first
+	ended chan time.Time
+}
+
+func newTracker() *tracker { return &tracker{waiting: map[string]*expected{}} }
 
 // expect returns a channel that receives the time of the job's end.
 func (t *tracker) expect(correlationID string) <-chan time.Time {
-	ended := make(chan time.Time, 1)
+	one := &expected{begun: time.Now(), ended: make(chan time.Time, 1)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.waiting[correlationID] = ended
-	return ended
+	t.waiting[correlationID] = one
+	return one.ended
+}
+
+// begun returns since when the end of a job is expected, and false if it is not.
+func (t *tracker) begun(correlationID string) (at time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	one, ok := t.waiting[correlationID]
+	if !ok {
+		return at, false
+	}
+	return one.begun, true
 }
 
 // end records that a job has ended. It ignores repetitions, and jobs of an earlier run.
 func (t *tracker) end(correlationID string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ended, ok := t.waiting[correlationID]; ok {
-		ended <- at // The channel has room, because it gets one value.
+	if one, ok := t.waiting[correlationID]; ok {
+		one.ended <- at // The channel has room, because it gets one value.
 		delete(t.waiting, correlationID)
 	}
 }
