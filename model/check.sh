@@ -105,6 +105,16 @@ for mutant in MEMORY_AFTER REPLACE_QUEUED REPLACE_ENDED REPLACE_BLIND; do
     check claims "mutant $mutant" safety safe "-DMUTANT=$number"
 done
 
+check cron "2 replicas, 2 occurrences" pass safe ""
+check cron "2 replicas, 1 crash" pass safe "-DCRASHES=1"
+check cron "2 replicas, 1 purge" pass safe "-DPURGES=1"
+
+for mutant in "1 HEAD_FIRST" "3 REFUSAL_RELEASES" "4 OUTCOME_BLIND" "5 NO_SETTLE -DEDITS=1" "6 NO_TOMBSTONE -DLATES=1" \
+    "7 PURGE_FREES -DPURGES=1" "8 OTHERS_FREE -DCRASHES=1"; do
+    read -r number name instance <<<"$mutant"
+    check cron "mutant $name" safety safe "$instance -DMUTANT=$number"
+done
+
 check line "3 jobs, 2 crashes" pass safe "-DCRASHES=2"
 check line "3 jobs, a look in two pages" pass safe "-DCRASHES=0 -DPAGES=2"
 check line "3 jobs, 1 request repeated" pass safe "-DCRASHES=0 -DREPEATS=1"
