@@ -245,11 +245,12 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, http.StatusOK, map[string]any{"items": items})
 }
 
-// take removes at most most jobs of the run with that name from a queue. It has no leases, so a
-// claim of an ended run, which nobody reads, must get no job of the next one. The caller holds mu.
+// take removes at most most jobs of the run with that name, and bulk jobs, from a queue. The fake
+// has no leases, so a claim of an ended run, which nobody reads, must get no job for whose end the
+// next run waits. The caller holds mu.
 func (f *fakeServer) take(service, run string, most int) (taken []*fakeJob) {
 	f.queues[service] = slices.DeleteFunc(f.queues[service], func(job *fakeJob) bool {
-		if len(taken) == most || !strings.HasPrefix(job.correlationID, run+"-") {
+		if len(taken) == most || !job.bulk && !strings.HasPrefix(job.correlationID, run+"-") {
 			return false
 		}
 		taken = append(taken, job)
