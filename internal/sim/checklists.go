@@ -55,8 +55,11 @@ func (c *checker) takeDescription(was, j *job) {
 		return
 	}
 	j.created, j.tenant, j.doc, j.tags = c.seq, j.row.Tenant, doc, tags
-	if j.row.Occurrence.ScheduleID != "" {
-		return // Its command has no document, and no tags.
+	if occasional(j.row.Correlation) {
+		if doc != "" || len(tags) > 0 {
+			c.violate("listed", "job %s of a schedule has the document %q and the tags %q", j.id, doc, tags)
+		}
+		return
 	}
 	by := ""
 	for _, tag := range tags {

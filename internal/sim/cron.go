@@ -2,6 +2,8 @@ package sim
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/background"
@@ -50,6 +52,12 @@ func (m *parts) openSchedules(w *world, p *process, store tablestore.Store, acce
 
 // cronNames are the names of the schedules.
 var cronNames = []string{"tick", "local"}
+
+// occasional reports whether the correlation id is that of a schedule's command, or of a rerun of
+// it. Such a command has no document, and no tags.
+func occasional(correlationID string) bool {
+	return slices.ContainsFunc(cronNames, func(name string) bool { return strings.HasPrefix(correlationID, "c-"+name+"-") })
+}
 
 // definition draws a definition.
 func (v *visitor) definition(name string) schedules.Definition {

@@ -234,7 +234,7 @@ func (s *Service) settleDue(ctx context.Context, sc *stored, settle time.Duratio
 		if sc.Next.After(end) {
 			return nil
 		}
-		if _, err := s.pass(ctx, sc, cal, settle); err != nil {
+		if err := s.pass(ctx, sc, cal, settle); err != nil {
 			return err
 		}
 	}
@@ -433,6 +433,10 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 	}
 	sum := sha256.Sum256([]byte(key))
 	row := tablestore.Join(rowRun, hex.EncodeToString(sum[:]))
+	_, err = s.cfg.Store.Get(ctx, s.key(sc.id, rowRun, hex.EncodeToString(sum[:])))
+	if replayed = err == nil; err != nil && !errors.Is(err, tablestore.ErrNotFound) {
+		return nil, false, fmt.Errorf("read a run of schedule %s: %w", sc.id, err)
+	}
 	now := s.cfg.Now()
 	done := Fire{ScheduledFor: now, Version: sc.Version, DecidedAt: now, Actor: change.Actor, RunKey: key}
 	var op tablestore.Op
@@ -446,5 +450,5 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 	if err != nil {
 		return nil, false, err
 	}
-	return &done, !done.ScheduledFor.Equal(now), nil
+	return &done, replayed, nil
 }
