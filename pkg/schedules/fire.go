@@ -50,8 +50,7 @@ func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutco
 			sc.Next = next
 		}
 	}
-	_, err = s.pass(ctx, sc, cal, 0)
-	return ledger.Acted, err
+	return ledger.Acted, s.pass(ctx, sc, cal, 0)
 }
 
 // abandon makes the create of a schedule impossible whose HEAD is missing.
@@ -88,21 +87,21 @@ func (d *decisions) add(fire *Fire, op *tablestore.Op) {
 }
 
 // pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
-// settles leaves nothing to be tried again. more reports whether further occurrences are due.
-func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (more bool, err error) {
+// settles leaves nothing to be tried again. Further occurrences that are due are for the next pass, whose entry is due at once.
+func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (err error) {
 	now := s.cfg.Now()
 	p := sc.due(cal, now, settle)
 	var d decisions
 	if p.many != nil {
 		if err := s.skipMany(ctx, sc, p.many, now, &d); err != nil {
-			return false, err
+			return err
 		}
 		sc.Last = p.many.ScheduledFor
 	}
 	again := false
 	for i := 0; i < len(p.steps) && !again; i++ {
 		if again, err = s.take(ctx, sc, p.steps[i], settle > 0, &d); err != nil {
-			return false, err
+			return err
 		}
 	}
 	sc.advance(cal, d.fires)
@@ -115,19 +114,19 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 	trim := sc.Seq%trimEvery == 0
 	if trim {
 		if err := s.planTrim(ctx, sc, now); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
-		return false, err
+		return err
 	}
 	for i := range d.fires {
 		s.cfg.Observe(&d.fires[i])
 	}
 	if trim {
-		return p.more, s.trim(ctx, sc)
+		return s.trim(ctx, sc)
 	}
-	return p.more, nil
+	return nil
 }
 
 // take decides one occurrence. If it is refused for a reason that may pass, it is to be tried again, unless the pass settles.

@@ -28,7 +28,6 @@ type pass struct {
 	// many stands for the missed occurrences from many.From to many.ScheduledFor, in one row; nil if there are none.
 	many  *Fire
 	steps []step
-	more  bool // further occurrences are due
 }
 
 // due returns what is to be done at that time. Occurrences are due until now, or earlier with their jitter; with
@@ -50,7 +49,6 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle time.Duratio
 		}
 		times = append(times, next)
 		if next.Equal(sc.Trying) && !next.After(horizon) { // Those after it are for the next pass.
-			p.more = true
 			break
 		}
 		next, _ = cal.Next(next)
@@ -73,9 +71,7 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle time.Duratio
 	if many := p.many; many != nil && many.From.Equal(many.ScheduledFor) {
 		p.many, p.steps = nil, append([]step{{at: many.From, detail: "was not fired in time"}}, p.steps...)
 	}
-	if len(p.steps) > perPass {
-		p.steps, p.more = p.steps[:perPass], true
-	}
+	p.steps = p.steps[:min(len(p.steps), perPass)]
 	return p
 }
 
