@@ -115,7 +115,8 @@ func (t *tool) schedulesShow() *cobra.Command {
 		return show(s, one, func(p *page, one api.Schedule) {
 			fields := []string{
 				"schedule", p.style(bold, one.TenantID+"/"+one.Name), "state", string(one.State), "times", timesText(&one),
-				"jitter", one.Jitter, "overlap", string(one.Overlap), "catch up", string(one.CatchUp.Policy) + " within " + one.CatchUp.Window,
+				"jitter", one.Jitter, "overlap", string(one.Overlap),
+				"catch up", string(one.CatchUp.Policy) + " within " + one.CatchUp.Window,
 				"rev", strconv.FormatInt(one.Rev, 10), "version", strconv.Itoa(one.Version),
 				"excluded dates", strings.Join(one.ExcludedDates, ", "), "command", string(one.Command),
 			}

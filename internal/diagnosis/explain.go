@@ -135,11 +135,7 @@ func (x *explained) live() Answer {
 	case api.WaitingReasonDelivered:
 		a.Headline = say(step.StepID, " was handed to ", worker, ", which must start ", until, ".")
 	case api.WaitingReasonRunning:
-		progress := Progress(step)
-		if progress != "" {
-			progress = ", " + progress
-		}
-		a.Headline = say(worker, " runs ", step.StepID, progress, "; its lease ends ", until, ".")
+		a.Headline = say(worker, " runs ", step.StepID, progressed(step), "; its lease ends ", until, ".")
 	case api.WaitingReasonSilent:
 		a.Headline = say(worker, " runs ", step.StepID, ", but has not reported; unless it does, the attempt fails ", until, ".")
 		a.Next = Next{SeeWorker, worker}
@@ -151,6 +147,14 @@ func (x *explained) live() Answer {
 		a.Headline = say(detail, ".")
 	}
 	return a
+}
+
+// progressed is the progress of a step, as the end of a clause.
+func progressed(step *api.Step) string {
+	if progress := Progress(step); progress != "" {
+		return ", " + progress
+	}
+	return ""
 }
 
 // class names the class of a job whose work yields to other work.

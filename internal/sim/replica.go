@@ -181,15 +181,7 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
-	asked, err := made.openLimits(ctx, w, store)
-	if err != nil {
-		return nil, err
-	}
-	queueRandom := &randomSource{rng: w.source(p.name + "/queue")}
-	if made.queue, err = workqueue.New(workqueue.Config{
-		Ledger: l, Store: store, Mirror: mirror, Random: queueRandom.float, Held: made.held, HeldTenant: made.heldTenant,
-		Limits: asked, Closer: made.closeScope, Logger: w.log,
-	}); err != nil {
+	if err := made.openQueue(ctx, w, p, store, mirror); err != nil {
 		return nil, err
 	}
 	if err := made.count(ctx, p, store); err != nil {
@@ -213,6 +205,20 @@ func (p *process) open(w *world) (*parts, error) {
 		made.loops = append(made.loops, loop{"tokens", made.limitGate.Run})
 	}
 	return made, nil
+}
+
+// openQueue opens the limits, and the queue whose claims ask them.
+func (m *parts) openQueue(ctx context.Context, w *world, p *process, store tablestore.Store, mirror *workqueue.Mirror) error {
+	asked, err := m.openLimits(ctx, w, store)
+	if err != nil {
+		return err
+	}
+	random := &randomSource{rng: w.source(p.name + "/queue")}
+	m.queue, err = workqueue.New(workqueue.Config{
+		Ledger: m.ledger, Store: store, Mirror: mirror, Random: random.float, Held: m.held, HeldTenant: m.heldTenant,
+		Limits: asked, Closer: m.closeScope, Logger: w.log,
+	})
+	return err
 }
 
 // openLimits opens the limits, and returns the gate that claims ask: nil unless there are limits,

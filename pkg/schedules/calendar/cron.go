@@ -82,7 +82,8 @@ func unreadable(parts []string) error {
 			if i >= 3 {
 				what += ", their English names of three letters"
 			}
-			return invalid("cron", "has the %s %q, which is not understood: it may have %s, rising ranges (1-5), steps (*/2), lists (1,3) and *",
+			return invalid("cron", "has the %s %q, which is not understood: "+
+				"it may have %s, rising ranges (1-5), steps (*/2), lists (1,3) and *",
 				fieldsOf[i].name, part, what)
 		}
 	}
