@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/bench"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestBulkComparesNormalWorkWithAndWithoutIt measures both on one server, which gets the bulk jobs
@@ -29,7 +30,8 @@ func TestBulkComparesNormalWorkWithAndWithoutIt(t *testing.T) {
 	}
 	options := short(t, server)
 	options.Loads, options.Bulk, options.Finished = []string{bench.Bulk}, 250, 10
-	options.Submitters, options.WarmUp, options.Duration = 16, time.Nanosecond, time.Second // long enough for a job on a slow machine
+	options.Submitters, options.WarmUp = 16, time.Nanosecond
+	options.Duration = waittest.Scale(time.Second) // long enough for a job on a slow machine
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

@@ -247,12 +247,16 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 
 // take removes at most most jobs of the run with that name, and bulk jobs, from a queue. The fake
 // has no leases, so a claim of an ended run, which nobody reads, must get no job for whose end the
-// next run waits. The caller holds mu.
+// next run waits. At most one of the jobs is bulk, so that normal jobs wait for none, as in the
+// program. The caller holds mu.
 func (f *fakeServer) take(service, run string, most int) (taken []*fakeJob) {
+	bulk := false
 	f.queues[service] = slices.DeleteFunc(f.queues[service], func(job *fakeJob) bool {
-		if len(taken) == most || !job.bulk && !strings.HasPrefix(job.correlationID, run+"-") {
+		switch {
+		case len(taken) == most, job.bulk && bulk, !job.bulk && !strings.HasPrefix(job.correlationID, run+"-"):
 			return false
 		}
+		bulk = bulk || job.bulk
 		taken = append(taken, job)
 		return true
 	})

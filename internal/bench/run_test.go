@@ -211,6 +211,7 @@ func TestAnInvalidRunFails(t *testing.T) {
 			t.Parallel()
 			options := short(t, serve(t, test.spoil))
 			options.Loads = []string{test.load}
+			options.Duration = waittest.Scale(time.Second) // long enough for a job on a slow machine
 			if errors.Is(test.want, bench.ErrUnfinished) {
 				options.Drain = 100 * time.Millisecond
 			}
