@@ -118,13 +118,30 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 		}
 	}
 	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
-		return err
+		return errors.Join(err, s.markAlone(ctx, &d, err))
 	}
 	for i := range d.fires {
 		s.cfg.Observe(&d.fires[i])
 	}
 	if trim {
 		return s.trim(ctx, sc)
+	}
+	return nil
+}
+
+// markAlone marks what was fired after HEAD could not be committed, because another process has changed the schedule: what it
+// fires next may come after these occurrences, so that no pass looks at them again.
+func (s *Service) markAlone(ctx context.Context, d *decisions, why error) error {
+	if !errors.Is(why, tablestore.ErrConflict) {
+		return nil
+	}
+	for _, op := range d.rows {
+		if op.Verb != tablestore.Replace {
+			continue
+		}
+		if _, err := s.cfg.Store.Commit(ctx, tablestore.Batch{op}); err != nil && !errors.Is(err, tablestore.ErrConflict) {
+			return fmt.Errorf("mark an occurrence: %w", err)
+		}
 	}
 	return nil
 }
@@ -181,8 +198,22 @@ func (sc *stored) advance(cal *calendar.Calendar, decided []Fire) {
 // skipMany decides many missed occurrences. Some may have claims of a process that crashed.
 func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time.Time, d *decisions) error {
 	many.Outcome, many.Version, many.DecidedAt, many.Detail = Missed, sc.Version, now, "were not fired in time"
+	if err := s.settleClaims(ctx, sc, many.From, many.ScheduledFor, "was not fired in time", d); err != nil {
+		return err
+	}
+	key := s.key(sc.id, rowRange, newestFirst(many.ScheduledFor))
+	d.add(many, &tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(many, nil)})
+	return nil
+}
+
+// settleClaims decides the occurrences between two times, both included, that have a row: the process that claimed one may have
+// crashed, or its clock is ahead.
+func (s *Service) settleClaims(ctx context.Context, sc *stored, from, to time.Time, detail string, d *decisions) error {
+	if to.Before(from) {
+		return nil
+	}
 	claims, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{
-		Table: s.table, Partition: sc.id, From: fireRow(many.ScheduledFor), To: tablestore.PrefixEnd(fireRow(many.From)),
+		Table: s.table, Partition: sc.id, From: fireRow(to), To: tablestore.PrefixEnd(fireRow(from)),
 	})
 	if err != nil {
 		return fmt.Errorf("read the claims of schedule %s: %w", sc.id, err)
@@ -192,14 +223,12 @@ func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time
 		if err != nil {
 			return err
 		}
-		fire, op, err := s.decide(ctx, sc, step{at: claim.ScheduledFor, detail: "was not fired in time"}, now)
+		fire, op, err := s.decide(ctx, sc, step{at: claim.ScheduledFor, detail: detail}, s.cfg.Now())
 		if err != nil {
 			return err
 		}
 		d.add(&fire, &op)
 	}
-	key := s.key(sc.id, rowRange, newestFirst(many.ScheduledFor))
-	d.add(many, &tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(many, nil)})
 	return nil
 }
 

@@ -270,11 +270,22 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 		return nil, err
 	}
 	sc, err := s.change(ctx, &change, settleNow, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+		// A process whose clock is ahead may be firing an occurrence that is none of the new definition.
+		var ahead decisions
+		detail := "was not fired before the schedule was changed"
+		if err := s.settleClaims(ctx, sc, sc.Last.Add(time.Millisecond), now.Add(s.cfg.Tolerance), detail, &ahead); err != nil {
+			return nil, err
+		}
+		for i := range ahead.fires {
+			if at := ahead.fires[i].ScheduledFor; at.After(sc.Last) {
+				sc.Last = at
+			}
+		}
 		sc.def, sc.Version, sc.UpdatedAt = def, sc.Version+1, now
 		if sc.State != Paused {
 			sc.begin(cal, now)
 		}
-		return []tablestore.Op{s.writeVersion(sc, change.Actor)}, nil
+		return append(ahead.rows, s.writeVersion(sc, change.Actor)), nil
 	})
 	if err != nil {
 		return nil, err
