@@ -1,6 +1,7 @@
 package schedules_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -32,10 +33,11 @@ steps:
 
 // house is one process with its schedules.
 type house struct {
-	t    *testing.T
-	ctl  *schedules.Service
-	cron *background.Cron
-	jobs *ledgertest.Ledger
+	t        *testing.T
+	ctl      *schedules.Service
+	cron     *background.Cron
+	jobs     *ledgertest.Ledger
+	commands *commands.Service
 }
 
 // open returns a process on the store.
@@ -51,14 +53,13 @@ func open(t *testing.T, store tablestore.Store, cfg ledger.Config) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := commands.New(commands.Config{
+	if h.commands, err = commands.New(commands.Config{
 		Ledger: h.jobs.Ledger, Protocols: commands.NewProtocolHolder(registry), Router: router, Defaults: ledgertest.Policy(),
-	})
-	if err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if h.ctl, err = schedules.New(schedules.Config{
-		Store: h.jobs.Store, Commands: service, Ledger: h.jobs.Ledger,
+		Store: h.jobs.Store, Commands: h.commands, Ledger: h.jobs.Ledger,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -298,6 +299,63 @@ func TestSchedule_PauseDecidesWhatAFastClockMayBeFiring(t *testing.T) {
 		h.run(time.Minute)
 		h.want(missed, missed, fired)
 	})
+}
+
+// losesHEAD is a store on which no schedule is committed.
+type losesHEAD struct {
+	tablestore.Store
+
+	err error
+}
+
+func (s losesHEAD) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if batch[0].Key.Row == "HEAD" {
+		return nil, s.err
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A process whose clock is three seconds ahead fires an occurrence, but does not commit HEAD. Then the schedule is changed to
+// one without that occurrence, so that no pass comes by it again.
+func TestSchedule_AnEditDecidesWhatAFastClockFired(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err    error
+		before schedules.Outcome // the edit
+	}{
+		"it crashes":         {tablestore.ErrUnavailable, schedules.Claimed},
+		"another was faster": {tablestore.ErrConflict, fired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				fast, err := schedules.New(schedules.Config{
+					Store: losesHEAD{h.jobs.Store, test.err}, Commands: h.commands, Ledger: h.jobs.Ledger,
+					Now: func() time.Time { return time.Now().Add(3 * time.Second) },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cron, err := background.NewCron(background.CronConfig{Schedules: fast})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(58 * time.Second)
+				_, _ = cron.RunOnce(t.Context()) // It fails after the job was accepted.
+				cron.Wait()
+				h.want(test.before)
+
+				def := minutely()
+				def.Every = 7 * time.Minute
+				if _, err := h.ctl.Edit(t.Context(), schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}, def); err != nil {
+					t.Fatal(err)
+				}
+				h.run(2 * time.Minute)
+				h.want(fired)
+			})
+		})
+	}
 }
 
 func TestSchedule_NameIsFreeAfterTheDelete(t *testing.T) {
