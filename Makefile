@@ -6,10 +6,8 @@
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-# Stages run one after another, whatever -j says, but for those that check runs side by side.
-ifndef SIDE_BY_SIDE
+# The stages of `make check` print one after another, whatever -j says.
 .NOTPARALLEL:
-endif
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -88,13 +86,8 @@ build: ## Build bin/lucius
 test: test-plain costs ## Run the tests that need Go alone, and hold the costs of operations to their bounds
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
-# Each of these leaves the sources as they are. Many wait for leases, servers and disks, so two run
-# at a time, each printing when it has ended. The race detector's stage takes as long as all others.
-STAGES := test-race test-processes console sdk packaging guides observability site
-
 .PHONY: check
-check: verify ## Check the rest, as CI does after make test
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(STAGES)
+check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
