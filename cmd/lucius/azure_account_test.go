@@ -32,9 +32,9 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	onAccount(t, variables, config.BackendTable)
 
 	expectAzure(t, variables, "check", cli.ExitFailed,
-		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 8 checked, 8 wrong\n",
+		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 9 checked, 9 wrong\n",
 		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
-		"12 findings to fix",
+		"13 findings to fix",
 	)
 	busy := 2 // changes are refused at first, as if other changes were in progress
 	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(method, _ string) int {
@@ -47,9 +47,9 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	expectAzure(t, variables, "provision", 0,
 		"created: table luciussteps\n", "ok: table luciussteps\n",
 		"created: global-bus-p0\n", "created: global-bus-p0/extract\n", "created: global-bus-replies-p1/lucius-invoker\n",
-		"tables: 8 checked, 0 wrong\n", "topics: 4 checked, 0 wrong\n",
+		"tables: 9 checked, 0 wrong\n", "topics: 4 checked, 0 wrong\n",
 	)
-	if out := expectAzure(t, variables, "check", 0, "ok: table luciusqueue\n"); strings.Count(out, "\n") != 8+2 {
+	if out := expectAzure(t, variables, "check", 0, "ok: table luciusqueue\n"); strings.Count(out, "\n") != 9+2 {
 		t.Errorf("the second check says:\n%s", out)
 	}
 	if out := expectAzure(t, variables, "provision", 0); strings.Contains(out, "created") {
@@ -65,5 +65,5 @@ func TestAzure_ChecksTablesInAnyCase(t *testing.T) {
 	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(string, string) int { return http.StatusNotFound }})
 	variables["LUCIUS_SERVICEBUS_TOPIC_PREFIX"] = "nowhere"
 	expectAzure(t, variables, "provision", cli.ExitUsage,
-		"created: table luciusledger\n", "tables: 5 checked, 0 wrong\n", "create topic nowhere0: the namespace answers 404")
+		"created: table luciusledger\n", "tables: 6 checked, 0 wrong\n", "create topic nowhere0: the namespace answers 404")
 }
