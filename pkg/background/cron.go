@@ -83,9 +83,9 @@ func (c *Cron) RunOnce(ctx context.Context) (pass Pass, err error) {
 
 // act works on one entry.
 func (c *Cron) act(ctx context.Context, entry ledger.Entry) {
-	ctx, cancel := context.WithTimeout(ctx, cronDeadline)
+	bounded, cancel := context.WithTimeout(ctx, cronDeadline)
 	defer cancel()
-	if _, err := c.cfg.Schedules.Act(ctx, entry); err != nil && ctx.Err() == nil {
+	if _, err := c.cfg.Schedules.Act(bounded, entry); err != nil && ctx.Err() == nil {
 		c.cfg.Logger.WarnContext(ctx, "schedule not fired", "schedule_id", entry.JobID, "error", err)
 	}
 }
