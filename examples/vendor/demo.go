@@ -61,6 +61,11 @@ func (d *demo) run(ctx context.Context) (results []result, err error) {
 	if d.jobs <= d.quota {
 		return nil, fmt.Errorf("%d jobs do not exceed the quota of %d", d.jobs, d.quota)
 	}
+	for _, way := range d.ways {
+		if !slices.Contains(ways, way) {
+			return nil, fmt.Errorf("unknown run %q: the runs are %s", way, strings.Join(ways, ", "))
+		}
+	}
 	dir, err := os.MkdirTemp("", "vendor-") // Another user than root has to enter it.
 	if err != nil {
 		return nil, err
@@ -82,9 +87,6 @@ func (d *demo) run(ctx context.Context) (results []result, err error) {
 	}
 	defer func() { err = errors.Join(err, on.Stop()) }()
 	for _, way := range d.ways {
-		if !slices.Contains(ways, way) {
-			return nil, fmt.Errorf("%q is none of the runs %s", way, strings.Join(ways, ", "))
-		}
 		fmt.Fprintf(d.out, "%s: %d jobs on %d servers\n", way, d.jobs, d.servers)
 		done, err := d.do(ctx, way, on, protocols)
 		if err != nil {

@@ -55,7 +55,7 @@ func TestDemo_KeepsTheLimit(t *testing.T) {
 func TestDemo_RefusesAnUnknownRun(t *testing.T) {
 	t.Parallel()
 	d := demo{postgres: postgrestest.Server.URL.String(), jobs: 2, quota: 1, ways: []string{"faster"}, out: t.Output()}
-	if _, err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), `"faster" is none of the runs limit, throttled, neither`) {
+	if _, err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), `unknown run "faster": the runs are limit, throttled, neither`) {
 		t.Errorf("answered %v", err)
 	}
 }

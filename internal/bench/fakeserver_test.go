@@ -246,8 +246,8 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 }
 
 // take removes at most most jobs of the run with that name, and bulk jobs, from a queue. The fake
-// has no leases, so a claim of an ended run, which nobody reads, must get no job for whose end the
-// next run waits. At most one of the jobs is bulk, so that normal jobs wait for none, as in the
+// has no leases, so a claim of an ended run, whose client has gone, must not take a job that the next
+// run waits for. At most one of the jobs is bulk, so that normal jobs wait for none, as in the
 // program. The caller holds mu.
 func (f *fakeServer) take(service, run string, most int) (taken []*fakeJob) {
 	bulk := false

@@ -140,24 +140,9 @@ func (p *page) times(times []api.ScheduleTime) {
 	}
 	rows := make([][]string, len(times))
 	for i, one := range times {
-		rows[i] = []string{one.Local, one.At.String(), p.until(one.At.Time), clockText(one.ClockChange)}
+		rows[i] = []string{one.Local, one.At.String(), p.until(one.At.Time), diagnosis.ClockChange(one.ClockChange)}
 	}
 	p.table([]string{"LOCAL TIME", "UTC", "WHEN", "CLOCKS"}, rows)
-}
-
-// clockText says what a change of clocks does to an occurrence.
-func clockText(change api.ClockChange) string {
-	switch change {
-	case api.ClockChangeMoved:
-		return "clocks skip the time; the first instant after it"
-	case api.ClockChangeFirstOfTwo:
-		return "clocks show the time twice; the first time"
-	case api.ClockChangeSecondOfTwo:
-		return "clocks show the time twice; the second time"
-	case api.ClockChangeChanged:
-		return "clocks have changed"
-	}
-	return ""
 }
 
 // schedulesNext returns lucius schedules next.

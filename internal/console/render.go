@@ -51,7 +51,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"local":    localTime,
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
 		"ago":      func(at api.Time) template.HTML { return said(now(), diagnosis.Ago, at.Time) },
-		"clocks":   clocks,
+		"clocks":   diagnosis.ClockChange,
 		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"in":       func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },

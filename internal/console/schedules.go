@@ -64,18 +64,3 @@ func schedule(r *request) (view, error) {
 	data.Command = diagnosis.Command("schedules fires", tenant+"/"+name)
 	return v, err
 }
-
-// clocks says what a change of clocks does to an occurrence.
-func clocks(change api.ClockChange) string {
-	switch change {
-	case api.ClockChangeMoved:
-		return "clocks skip the time; the first instant after it"
-	case api.ClockChangeFirstOfTwo:
-		return "clocks show the time twice; the first time"
-	case api.ClockChangeSecondOfTwo:
-		return "clocks show the time twice; the second time"
-	case api.ClockChangeChanged:
-		return "clocks have changed"
-	}
-	return ""
-}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/lucius-project/lucius/api"
 )
 
 // The characters of an error code and of a message that lists show. Workers choose both, and
@@ -151,4 +153,19 @@ func Flag(name, value string) []string {
 		return nil
 	}
 	return []string{"--" + name, value}
+}
+
+// ClockChange says what a change of clocks does to an occurrence.
+func ClockChange(change api.ClockChange) string {
+	switch change {
+	case api.ClockChangeMoved:
+		return "clocks skip the time; the first instant after it"
+	case api.ClockChangeFirstOfTwo:
+		return "clocks show the time twice; the first time"
+	case api.ClockChangeSecondOfTwo:
+		return "clocks show the time twice; the second time"
+	case api.ClockChangeChanged:
+		return "clocks have changed"
+	}
+	return ""
 }

@@ -174,7 +174,7 @@ func (sc *stored) tryAgain(at, now time.Time, detail string) {
 	sc.Tries, sc.TryDetail = sc.Tries+1, detail
 }
 
-// advance sets what follows from the decided occurrences: the next one, and the failures in a row.
+// advance sets the next occurrence and the failures in a row after the decided occurrences.
 func (sc *stored) advance(cal *calendar.Calendar, decided []Fire) {
 	for i := range decided {
 		switch decided[i].Outcome {

@@ -270,7 +270,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 		return nil, err
 	}
 	sc, err := s.change(ctx, &change, settleNow, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
-		// A process whose clock is ahead may be firing an occurrence that is none of the new definition.
+		// A process whose clock is ahead may be firing an occurrence that the new definition does not have.
 		var ahead decisions
 		detail := "was not fired before the schedule was changed"
 		if err := s.settleClaims(ctx, sc, sc.Last.Add(time.Millisecond), now.Add(s.cfg.Tolerance), detail, &ahead); err != nil {
