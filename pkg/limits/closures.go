@@ -24,6 +24,10 @@ type closure struct {
 // maxRamp is how long a scope opens gradually at most.
 const maxRamp = 15 * time.Second
 
+// maxClosures bounds the closures that RESULTs make, since each process reads all of them every second
+// and a worker may name any of its tenants. Beyond it a throttled attempt delays its own job alone.
+const maxClosures = 1000
+
 // opened returns the time from which on the closure holds nothing back.
 func (c *Closure) opened() time.Time {
 	return c.Until.Add(min(c.Until.Sub(c.ClosedAt), maxRamp))
@@ -87,7 +91,8 @@ func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading) 
 }
 
 // Close closes what a throttled RESULT says, in this process at once, for at most [Config.MaxClose],
-// and lets [Gate.Run] write the row. It reports false if the scope is closed for as long already.
+// and lets [Gate.Run] write the row. It reports false if the scope is closed for as long already, or
+// if there are 1,000 closures.
 func (g *Gate) Close(of statemachine.Closure) bool {
 	fresh := Closure{Scope: Scope{Service: of.Service, TenantID: of.TenantID}, Until: of.Until, Actor: of.Actor, Reason: of.Reason}
 	if latest := of.ResultAt.Add(g.cfg.MaxClose); fresh.Until.After(latest) {
@@ -101,7 +106,7 @@ func (g *Gate) Close(of statemachine.Closure) bool {
 		known = &c.row
 	}
 	next := known.close(&fresh, of.ResultAt)
-	if next == known {
+	if next == known || c == nil && len(g.closures) >= maxClosures {
 		return false
 	}
 	if c == nil {

@@ -241,7 +241,14 @@ func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Du
 	l.clock.look(&row, etag, now, skew)
 }
 
-// stale reports whether the view is too old to go by. The lock is held.
+// Stale reports whether the view is too old to go by, so that nothing starts.
+func (g *Gate) Stale() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stale(g.cfg.Clock())
+}
+
+// stale is [Gate.Stale]. The lock is held.
 func (g *Gate) stale(now Reading) bool { return now.Mono-g.read > maxAge }
 
 // Used returns how many tokens of a limit count now, those included that are leased and not spent.

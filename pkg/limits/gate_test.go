@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -440,6 +441,29 @@ func TestGate_ClosesForAnHourAtMost(t *testing.T) {
 		gate.Close(statemachine.Closure{Service: "ocr", Until: now.Add(24 * time.Hour), ResultAt: now})
 		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || !by.Closed || by.Until.Sub(now) != time.Hour {
 			t.Errorf("blocked by %+v, want for an hour", by)
+		}
+	})
+}
+
+// A worker may name any tenant, and each process reads all closures every second.
+func TestGate_KeepsFewClosures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, gate := open(t, memstore.New(memstore.Options{}))
+		closes := func(tenant string, after time.Duration) bool {
+			now := tablestore.Now()
+			return gate.Close(statemachine.Closure{Service: ocr.Service, TenantID: tenant, Until: now.Add(after), ResultAt: now})
+		}
+		for n := range maxClosures {
+			if !closes(fmt.Sprint("t", n), time.Minute) {
+				t.Fatalf("closure %d is refused", n)
+			}
+		}
+		if closes("one more", time.Minute) {
+			t.Errorf("there are more than %d closures", maxClosures)
+		}
+		if !closes("t7", time.Hour) {
+			t.Error("a scope that is closed cannot be closed for longer")
 		}
 	})
 }
