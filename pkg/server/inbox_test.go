@@ -155,8 +155,10 @@ func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()
 	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
-	store := memstore.New(memstore.Options{})
-	cfg.Store, cfg.Protocols, cfg.HTTP = store, commands.NewProtocolHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
+	if cfg.Store == nil {
+		cfg.Store = memstore.New(memstore.Options{})
+	}
+	cfg.Protocols, cfg.HTTP = commands.NewProtocolHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	s, err := server.Open(t.Context(), cfg)
 	musttest.NoError(t, err)
@@ -168,7 +170,7 @@ func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		_ = store.Close() // A store in memory always closes.
+		_ = cfg.Store.Close() // A store in memory always closes.
 	}
 }
 

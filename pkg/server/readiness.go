@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -38,6 +39,7 @@ type readiness struct {
 	store      tablestore.Store
 	bus        *bus
 	gate       *pauses.Gate
+	limits     *limits.Gate
 	reconciler *background.Reconciler
 	clock      *clockCheck
 	watchers   []*background.Watcher
@@ -145,6 +147,12 @@ func (r *readiness) warnings(now time.Time) []string {
 	}
 	if warning := r.clock.warning(); warning != "" {
 		warnings = append(warnings, warning)
+	}
+	if r.gate.Stale() {
+		warnings = append(warnings, "the pauses cannot be read, so nothing is dispatched: see the log")
+	}
+	if r.limits.Stale() {
+		warnings = append(warnings, "the limits cannot be read, so nothing starts: see the log")
 	}
 	for _, pause := range r.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)

@@ -412,7 +412,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
 	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
 	settings.Ready = (&readiness{
-		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
+		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate, limits: s.uses.LimitGate,
 		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers, submitted: s.submitted,
 	}).Ready
 	if s.api, err = httpapi.New(settings); err != nil {

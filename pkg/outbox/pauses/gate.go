@@ -240,7 +240,14 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 	return false
 }
 
-// stale reports whether the view is too old to go by. The lock is held.
+// Stale reports whether the view is too old to go by, so that nothing is dispatched.
+func (g *Gate) Stale() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stale(time.Now())
+}
+
+// stale is [Gate.Stale]. The lock is held.
 func (g *Gate) stale(now time.Time) bool { return now.Sub(g.read) > maxAge }
 
 // Active returns the pauses that hold anything back, in no order.
