@@ -39,7 +39,8 @@ type Finding struct {
 	// Service and ErrorCode are those of the cause. Optional.
 	Service, ErrorCode string
 	Quiet              bool // An operator has acknowledged or snoozed it.
-	// Level is bad if jobs fail or stand still, and warn if they will.
+	// Level is bad if jobs fail or stand still, minor if they may soon, and warn if an operator or a
+	// limit holds them on purpose.
 	Level string
 	// Weight ranks findings of a level: about how many jobs it holds up.
 	Weight int
@@ -66,10 +67,11 @@ type Action struct {
 	Command string
 }
 
-// The levels of findings.
+// The levels of findings. In this order, the worst comes first.
 const (
-	LevelBad  = "bad"
-	LevelWarn = "warn"
+	LevelBad   = "bad"
+	LevelMinor = "minor"
+	LevelWarn  = "warn"
 )
 
 // WordNoWorker is the word of a finding that a service has no worker.
@@ -131,7 +133,7 @@ func Findings(s *Situation) (found []Finding) {
 		s.annotate(&found[i])
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(quiet(&a), quiet(&b)), strings.Compare(a.Level, b.Level), // bad comes before warn.
+		return cmp.Or(cmp.Compare(quiet(&a), quiet(&b)), strings.Compare(a.Level, b.Level), // The worst comes first.
 			cmp.Compare(b.Weight, a.Weight))
 	})
 	return found
@@ -164,7 +166,7 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 	waits := Counted(of.Backlog, "directive waits", "directives wait")
 	backlog := Finding{
 		ID: causeID(kindNoWorker, of.Service), Service: of.Service,
-		Level: LevelWarn, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, ByMinute: of.BacklogByMinute,
+		Level: LevelMinor, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, ByMinute: of.BacklogByMinute,
 		Actions: []Action{
 			{
 				Text: "Show the service", Page: "services/" + url.PathEscape(of.Service),
@@ -198,13 +200,19 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 		backlog.ID = causeID(kindBacklog, of.Service)
 		backlog.Word, backlog.Notes = "grows", append(backlog.Notes, atWork(of))
 		found = append(found, backlog)
-	case old:
+	case old || stillOld(of):
 		backlog.Text = say(waits, ", the oldest ", when{For, of.OldestWaitingAt.Time})
 		backlog.ID = causeID(kindBacklog, of.Service)
 		backlog.Word, backlog.Notes = "slow", []Sentence{atWork(of), drains(of)}
 		found = append(found, backlog)
 	}
 	return append(found, s.errorFindings(of)...)
+}
+
+// stillOld reports whether directives waited for too long within the hour, and the oldest still waits for
+// more than half of that: a finding lasts until then.
+func stillOld(of *api.Service) bool {
+	return of.QueueWaitSeconds.P95 >= oldBacklog.Seconds() && of.OldestWaitingSeconds >= oldBacklog.Seconds()/2
 }
 
 // unmatchedFindings says which workers poll for nothing that exists.
@@ -214,7 +222,7 @@ func (s *Situation) unmatchedFindings() []Finding {
 	}
 	last := &s.Unmatched[0]
 	f := Finding{
-		ID: "unmatched-workers", Level: LevelWarn, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
+		ID: "unmatched-workers", Level: LevelMinor, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
 		Text:    say("polls, but no protocol has ", cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", "))),
 		Notes:   []Sentence{say("its last poll ", when{Ago, last.LastPollAt.Time})},
 		Actions: []Action{{Text: "Show the services", Page: "services", Command: Command("services")}},
@@ -298,7 +306,7 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	code := s.failingCode(of)
 	f := Finding{
 		ID: causeID(kindError, of.Service, code), Service: of.Service, ErrorCode: code,
-		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", ByMinute: by.Failed,
+		Level: LevelMinor, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", ByMinute: by.Failed,
 		Text: say("has failed ", Percent(now), " of its attempts ", s.failingFor(by, now/2)),
 		Actions: []Action{
 			{
@@ -428,7 +436,7 @@ func (s *Situation) ServerFindings() (found []Finding) {
 	}
 	if at := o.OldestPendingSeconds; at != nil && *at >= latePublish.Seconds() && len(o.Pauses)+len(o.Circuits) == 0 {
 		f := Finding{
-			ID: "outbox", Level: LevelWarn, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
+			ID: "outbox", Level: LevelMinor, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
 			Text:  say("is late: its oldest directive has been due for ", Duration(Seconds(*at))),
 			Notes: []Sentence{say("check that a process with the role relay runs, and its log")}, Actions: []Action{showOutbox},
 		}
@@ -541,7 +549,7 @@ func (s *Situation) warningFindings() (found []Finding) {
 			func(known string) bool { return strings.HasPrefix(warning, known) }) {
 			continue // The overview says more of it.
 		}
-		f := Finding{ID: warningID(warning), Level: LevelWarn, Subject: "The server", Text: say("warns: ", warning)}
+		f := Finding{ID: warningID(warning), Level: LevelMinor, Subject: "The server", Text: say("warns: ", warning)}
 		if strings.Contains(warning, "no writes are taken") {
 			f.Level, f.Weight = LevelBad, 1<<29
 		}

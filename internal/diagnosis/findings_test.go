@@ -50,6 +50,11 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 	failing.TopError = api.StepError{ErrorCode: "vendor_503", Count: 54}
 	other := diagnosistest.OCRWork(now, 4, 3*time.Minute, 0)
 	other.StepType = "OCR2"
+	shrinks := func(oldest, waited time.Duration) api.Service {
+		of := diagnosistest.OCRWork(now, 40, oldest, time.Second)
+		of.BacklogByMinute, of.QueueWaitSeconds = slices.Repeat([]int{40}, diagnosis.HistoryMinutes), api.Percentiles{Count: 90, P95: waited.Seconds()}
+		return of
+	}
 	late, stalled := 45.0, 400.0
 	for name, test := range map[string]struct {
 		of   diagnosis.Situation
@@ -72,13 +77,19 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		},
 		"workers that are busy": {
 			of: diagnosis.Situation{Services: []api.Service{busy}},
-			want: []string{"warn ocr: 3,000 directives wait, the oldest for 12 min · 1 worker, 8 under way · " +
+			want: []string{"minor ocr: 3,000 directives wait, the oldest for 12 min · 1 worker, 8 under way · " +
 				"done in about 25 min if nothing new arrives"},
 		},
 		"a backlog that grows": {
 			of:   diagnosis.Situation{Services: []api.Service{grows}},
-			want: []string{"warn ocr: 900 directives wait, up by 600 within 10 minutes · the oldest waits for 1 min"},
+			want: []string{"minor ocr: 900 directives wait, up by 600 within 10 minutes · the oldest waits for 1 min"},
 		},
+		"a backlog that shrinks": {
+			of:   diagnosis.Situation{Services: []api.Service{shrinks(3*time.Minute, 6*time.Minute)}},
+			want: []string{"minor ocr: 40 directives wait, the oldest for 3 min · "},
+		},
+		"a backlog that has shrunk":    {of: diagnosis.Situation{Services: []api.Service{shrinks(2*time.Minute, 6*time.Minute)}}},
+		"a backlog that was never old": {of: diagnosis.Situation{Services: []api.Service{shrinks(3*time.Minute, 4*time.Minute)}}},
 		"no ACK on Service Bus": {
 			of:   diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{diagnosistest.OCRWork(now, 5, 6*time.Minute, 0)}},
 			want: []string{"bad ocr: 5 directives wait for an ACK, and nothing runs"},
@@ -152,7 +163,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			of: diagnosis.Situation{Unmatched: []api.UnmatchedWorker{
 				{Owner: "w-1", Services: []string{"extrakt"}, LastPollAt: ago(time.Minute)}, {Owner: "w-2", StepTypes: []string{"OCRR"}},
 			}},
-			want: []string{"warn Worker w-1 polls, but no protocol has extrakt · its last poll 1 min ago · 1 other worker does the like [Show the services: lucius services]"},
+			want: []string{"minor Worker w-1 polls, but no protocol has extrakt · its last poll 1 min ago · 1 other worker does the like [Show the services: lucius services]"},
 		},
 		"one paused job": {
 			of:   diagnosis.Situation{Overview: &api.Overview{Jobs: map[string]int{"PAUSED": 1}}},
@@ -168,10 +179,11 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			}},
 			want: []string{
 				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and cannot continue without help",
+				"minor The outbox is late: its oldest directive has been due for 45 s",
+				"minor The server warns: 2 replies are dead letters [Show the dead letters: lucius azure dead-letters list]",
+				"minor The server warns: 1 command of the inbox was refused [Show the inbox: lucius inbox list]",
 				"warn 4 jobs are paused one by one, until they are resumed [Show the 3 PAUSED: lucius jobs list --state PAUSED] [Show the 1 PAUSING: " +
-					"lucius jobs list --state PAUSING]", "warn The outbox is late: its oldest directive has been due for 45 s",
-				"warn The server warns: 2 replies are dead letters [Show the dead letters: lucius azure dead-letters list]",
-				"warn The server warns: 1 command of the inbox was refused [Show the inbox: lucius inbox list]",
+					"lucius jobs list --state PAUSING]",
 			},
 		},
 		"a stalled outbox": {
@@ -220,7 +232,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 					"[Pause embed…: lucius pause --service embed] [Retry 50…: lucius retry --service embed --code vendor_503] ",
 				"bad ocr OCR: 3 directives wait, and no worker has polled within the hour · the oldest waits for 2 min · " +
 					"ocr OCR2: 4 directives wait, and no worker has polled within the hour · the oldest waits for 3 min [Show the service",
-				"warn 2 jobs failed for good at embed: bad_text · first 6 h ago · last 5 h ago · all of tenant o",
+				"minor 2 jobs failed for good at embed: bad_text · first 6 h ago · last 5 h ago · all of tenant o",
 			},
 		},
 		"lines that failed jobs block": {
@@ -258,9 +270,9 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				"bad 214 jobs failed for good at ocr: bad_scan, of tenant acme · first 2 h ago · last 1 min ago " +
 					"[Retry 214…: lucius retry --tenant acme --service ocr --code bad_scan --step-type OCR] " +
 					"[Show the jobs: lucius jobs list --tenant acme --service ocr --code bad_scan --state FAILED_FINAL]",
-				"warn 900 jobs failed for good at ocr: old", "warn 5 jobs", "warn 4 jobs", "warn 3 jobs",
-				"warn 1 webhook was given up without being delivered, of tenant acme · the last 1 min ago · to https://a.example/: 503 [Show the webhooks: lucius webhooks list --tenant acme]",
-				"warn 3 jobs failed for good for 2 other reasons [Show all failures: lucius failures --tenant acme]",
+				"minor 900 jobs failed for good at ocr: old", "minor 5 jobs", "minor 4 jobs", "minor 3 jobs",
+				"minor 1 webhook was given up without being delivered, of tenant acme · the last 1 min ago · to https://a.example/: 503 [Show the webhooks: lucius webhooks list --tenant acme]",
+				"minor 3 jobs failed for good for 2 other reasons [Show all failures: lucius failures --tenant acme]",
 			},
 		},
 	} {

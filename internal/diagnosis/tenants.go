@@ -37,7 +37,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 		f := Finding{
 			ID: ofTenant(causeID(kindError, g.Service, g.ErrorCode), of.Tenant), Tenant: of.Tenant,
 			Service: g.Service, ErrorCode: g.ErrorCode,
-			Level: LevelWarn, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
+			Level: LevelMinor, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
 			Notes: []Sentence{say("first ", when{Ago, g.FirstAt.Time}), say("last ", when{Ago, g.LastAt.Time})},
 			Actions: []Action{
 				{
@@ -64,7 +64,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 	}
 	if more > 0 {
 		found = append(found, Finding{
-			ID: ofTenant("other-errors", of.Tenant), Tenant: of.Tenant, Level: LevelWarn, Weight: 0, Subject: Counted(rest, "job", "jobs"),
+			ID: ofTenant("other-errors", of.Tenant), Tenant: of.Tenant, Level: LevelMinor, Weight: 0, Subject: Counted(rest, "job", "jobs"),
 			Text: say("failed for good for ", Counted(more, "other reason", "other reasons")),
 			Actions: []Action{{
 				Text: "Show all failures", Page: "failures", Query: []any{"tenant_id", of.Tenant},
@@ -88,7 +88,7 @@ func webhookFindings(of *TenantSituation) []Finding {
 	last := &hooks[0]
 	f := Finding{
 		ID: ofTenant("webhooks", of.Tenant), Tenant: of.Tenant,
-		Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
+		Level: LevelMinor, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
 		Notes: []Sentence{
 			say("the last ", when{Ago, last.UpdatedAt.Time}),
 			say("to ", Brief(last.URL, BriefMessage), ": ", cmp.Or(Brief(last.LastError, BriefMessage), string(last.State))),
