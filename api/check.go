@@ -341,7 +341,7 @@ func (c *RetryRequest) Check() []apierror.Violation {
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
 	filtered := c.TenantID != nil || c.RequestType != nil || c.Service != nil || c.StepType != nil || c.ErrorCode != nil ||
 		c.DocID != nil || c.Tags != nil ||
-		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || !c.FailedAfter.IsZero() || !c.FailedBefore.IsZero() || c.Limit != 0
+		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || !c.EndedAfter.IsZero() || !c.EndedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
 		v.add("/job_ids", "must not be combined with filters")
 	}

@@ -54,8 +54,8 @@ var requests = map[string]struct {
 	"RerunRequest":     {func() checked { return new(api.RerunRequest) }, `{"from":"start","reason":"r"}`},
 	"RetryRequest": {func() checked { return new(api.RetryRequest) }, `{
 		"tenant_id":"t","doc_id":"d","tags":{"env":"prod"},"request_type":"r","service":"s","step_type":"s","error_code":"e","from":"failed","limit":1,
-		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","failed_after":"2026-01-27T10:02:00Z",
-		"failed_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r","all":true,"dry_run":true}`},
+		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","ended_after":"2026-01-27T10:02:00Z",
+		"ended_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r","all":true,"dry_run":true}`},
 	"BulkRequest": {func() checked { return new(api.BulkRequest) }, `{
 		"tenant_id":"t","doc_id":"d","tags":{"env":"prod"},"request_type":"r","state":"PAUSED","service":"s","step_type":"s","error_code":"e","limit":1,
 		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r",

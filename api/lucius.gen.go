@@ -2305,7 +2305,7 @@ type FailureGroup struct {
 
 // FailureList Groups of failed jobs.
 type FailureList struct {
-	// From When the histograms begin: `failed_after`, or the first failure; absent if
+	// From When the histograms begin: `ended_after`, or the first failure; absent if
 	// there are no groups.
 	//
 	//
@@ -2315,7 +2315,7 @@ type FailureList struct {
 	// Groups The groups, the largest first.
 	Groups []FailureGroup `json:"groups"`
 
-	// To When the histograms end, `failed_before` or now; absent if there are no groups.
+	// To When the histograms end, `ended_before` or now; absent if there are no groups.
 	//
 	//
 	// Example: 2026-01-27T12:00:00.000Z
@@ -3486,20 +3486,20 @@ type OperationFilter struct {
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
 
+	// EndedAfter Jobs that ended at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	EndedAfter Time `json:"ended_after,omitempty,omitzero"`
+
+	// EndedBefore Jobs that ended before this time.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	EndedBefore Time `json:"ended_before,omitempty,omitzero"`
+
 	// ErrorCode Jobs that failed with this code.
 	//
 	// Example: ack_timeout
 	ErrorCode string `json:"error_code,omitempty,omitzero"`
-
-	// FailedAfter Jobs that failed at this time or later.
-	//
-	// Example: 2026-01-27T00:00:00.000Z
-	FailedAfter Time `json:"failed_after,omitempty,omitzero"`
-
-	// FailedBefore Jobs that failed before this time.
-	//
-	// Example: 2026-01-27T00:00:00.000Z
-	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
 
 	// RequestType Jobs of this request type.
 	//
@@ -4137,10 +4137,10 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Percentiles Percentiles of the durations in the last hour, of at most the last 500 that the answering
-// process has seen since its start.
+// Percentiles Percentiles of durations that the answering process has seen since its start. Of many they
+// are those of a random sample.
 type Percentiles struct {
-	// Count How many durations these are of.
+	// Count How many durations it has seen.
 	//
 	// Example: 117
 	Count int `json:"count"`
@@ -4905,20 +4905,20 @@ type RetryRequest struct {
 	// Example: false
 	DryRun bool `json:"dry_run,omitempty,omitzero"`
 
+	// EndedAfter Only jobs that ended at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	EndedAfter Time `json:"ended_after,omitempty,omitzero"`
+
+	// EndedBefore Only jobs that ended before this time.
+	//
+	// Example: 2026-01-28T00:00:00.000Z
+	EndedBefore Time `json:"ended_before,omitempty,omitzero"`
+
 	// ErrorCode Only jobs that failed with this code.
 	//
 	// Example: ack_timeout
 	ErrorCode *string `json:"error_code,omitempty"`
-
-	// FailedAfter Only jobs that failed at this time or later.
-	//
-	// Example: 2026-01-27T00:00:00.000Z
-	FailedAfter Time `json:"failed_after,omitempty,omitzero"`
-
-	// FailedBefore Only jobs that failed before this time.
-	//
-	// Example: 2026-01-28T00:00:00.000Z
-	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
 
 	// From Where the reruns start. Absent means the failed step, and with the state SUCCEEDED the
 	// first one. With `failed`, jobs that succeeded are left out, unless the protocol is
@@ -5446,8 +5446,11 @@ type Service struct {
 	// Example: 0
 	Dispatching int `json:"dispatching"`
 
-	// DurationSeconds From the start of an attempt to its RESULT.
+	// DurationSeconds From the start of an attempt to its RESULT, in the last hour.
 	DurationSeconds Percentiles `json:"duration_seconds"`
+
+	// DurationSecondsInDay As `duration_seconds`, in the last 24 hours.
+	DurationSecondsInDay Percentiles `json:"duration_seconds_in_day"`
 
 	// Held Steps whose directive waits, published or not, for the end of a pause.
 	//
@@ -5467,8 +5470,11 @@ type Service struct {
 	// Example: 251
 	OldestWaitingSeconds float64 `json:"oldest_waiting_seconds,omitempty,omitzero"`
 
-	// QueueWaitSeconds From the publish of a directive to its claim; on Service Bus, to its ACK.
+	// QueueWaitSeconds From the publish of a directive to its claim, in the last hour; on Service Bus, to its ACK.
 	QueueWaitSeconds Percentiles `json:"queue_wait_seconds"`
+
+	// QueueWaitSecondsInDay As `queue_wait_seconds`, in the last 24 hours.
+	QueueWaitSecondsInDay Percentiles `json:"queue_wait_seconds_in_day"`
 
 	// Running Steps that a worker has started.
 	//
@@ -5522,6 +5528,12 @@ type ServiceList struct {
 	//
 	// Example: 2026-01-26T17:30:12.000Z
 	CompleteSince Time `json:"complete_since"`
+
+	// Ended Ended jobs by state, of one protocol if the list is. FAILED_FINAL is a failure.
+	//
+	//
+	// Example: {"SUCCEEDED":{"last_hour":{"count":73,"error_rate":0,"failed":0,"over_seconds":3640,"per_second":0.02},"last_minute":{"count":2,"error_rate":0,"failed":0,"over_seconds":100,"per_second":0.02},"total":4711}}
+	Ended map[string]Rates `json:"ended"`
 
 	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
 	// process uses the store, except after a start until it has counted once. With several
@@ -6971,11 +6983,11 @@ type ListFailuresParams struct {
 	// CreatedBefore Only jobs accepted before this time.
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
 
-	// FailedAfter Only jobs that failed at this time or later.
-	FailedAfter *Time `form:"failed_after,omitempty" json:"failed_after,omitempty"`
+	// EndedAfter Only jobs that failed at this time or later.
+	EndedAfter *Time `form:"ended_after,omitempty" json:"ended_after,omitempty"`
 
-	// FailedBefore Only jobs that failed before this time.
-	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
+	// EndedBefore Only jobs that failed before this time.
+	EndedBefore *Time `form:"ended_before,omitempty" json:"ended_before,omitempty"`
 
 	// Include Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
 	// `retrying`: live jobs whose current step failed and is retried; at most 2,000 live jobs
@@ -7199,11 +7211,11 @@ type ListJobsParams struct {
 	// CreatedBefore Only jobs accepted before this time.
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
 
-	// FailedAfter Only jobs that failed at this time or later.
-	FailedAfter *Time `form:"failed_after,omitempty" json:"failed_after,omitempty"`
+	// EndedAfter Only jobs that ended at this time or later.
+	EndedAfter *Time `form:"ended_after,omitempty" json:"ended_after,omitempty"`
 
-	// FailedBefore Only jobs that failed before this time.
-	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
+	// EndedBefore Only jobs that ended before this time.
+	EndedBefore *Time `form:"ended_before,omitempty" json:"ended_before,omitempty"`
 
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
 	// job's history may have a few more.
@@ -11910,9 +11922,9 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		}
 
-		if params.FailedAfter != nil {
+		if params.EndedAfter != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_after", *params.FailedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "ended_after", *params.EndedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -11922,9 +11934,9 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		}
 
-		if params.FailedBefore != nil {
+		if params.EndedBefore != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_before", *params.FailedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "ended_before", *params.EndedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -13996,9 +14008,9 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 
 		}
 
-		if params.FailedAfter != nil {
+		if params.EndedAfter != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_after", *params.FailedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "ended_after", *params.EndedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -14008,9 +14020,9 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 
 		}
 
-		if params.FailedBefore != nil {
+		if params.EndedBefore != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_before", *params.FailedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "ended_before", *params.EndedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -34520,28 +34532,28 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 		return
 	}
 
-	// ------------- Optional query parameter "failed_after" -------------
+	// ------------- Optional query parameter "ended_after" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_after", r.URL.Query(), &params.FailedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ended_after", r.URL.Query(), &params.EndedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_after"})
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ended_after"})
 		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_after", Err: err})
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ended_after", Err: err})
 		}
 		return
 	}
 
-	// ------------- Optional query parameter "failed_before" -------------
+	// ------------- Optional query parameter "ended_before" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_before", r.URL.Query(), &params.FailedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ended_before", r.URL.Query(), &params.EndedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_before"})
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ended_before"})
 		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_before", Err: err})
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ended_before", Err: err})
 		}
 		return
 	}
@@ -35913,28 +35925,28 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 		return
 	}
 
-	// ------------- Optional query parameter "failed_after" -------------
+	// ------------- Optional query parameter "ended_after" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_after", r.URL.Query(), &params.FailedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ended_after", r.URL.Query(), &params.EndedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_after"})
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ended_after"})
 		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_after", Err: err})
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ended_after", Err: err})
 		}
 		return
 	}
 
-	// ------------- Optional query parameter "failed_before" -------------
+	// ------------- Optional query parameter "ended_before" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_before", r.URL.Query(), &params.FailedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ended_before", r.URL.Query(), &params.EndedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_before"})
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ended_before"})
 		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_before", Err: err})
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ended_before", Err: err})
 		}
 		return
 	}

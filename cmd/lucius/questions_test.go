@@ -198,7 +198,7 @@ func (b *bureau) failures(more string) []api.FailureGroup {
 	b.t.Helper()
 	var list api.FailureList
 	yesterday := time.Now().AddDate(0, 0, -1).UTC().Format(time.RFC3339)
-	b.ask(http.StatusOK, "GET /v1/admin/failures?failed_after="+yesterday+more, "", &list)
+	b.ask(http.StatusOK, "GET /v1/admin/failures?ended_after="+yesterday+more, "", &list)
 	if list.Truncated {
 		b.t.Errorf("the failures are truncated")
 	}

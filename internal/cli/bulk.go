@@ -65,7 +65,7 @@ func (b *bulk) register(t *tool, cmd *cobra.Command) {
 
 // selects reports whether a flag selects jobs. --created-before alone does not.
 func (b *bulk) selects() bool {
-	return b.all || !b.All() || len(b.tags) > 0 || b.state+b.createdAfter+b.failedAfter+b.failedBefore != ""
+	return b.all || !b.All() || len(b.tags) > 0 || b.state+b.createdAfter+b.endedAfter+b.endedBefore != ""
 }
 
 // request returns the request for the named jobs, or for those that the flags select.

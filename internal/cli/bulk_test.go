@@ -119,15 +119,15 @@ func TestRetry_AsksAndFollows(t *testing.T) {
 	})
 	l := newLine(t, server.url)
 	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
-	out, err := l.run(t, "retry", "--service", "ocr", "--code", "bad_scan", "--since", "24h", "--failed-before", "1h",
+	out, err := l.run(t, "retry", "--service", "ocr", "--code", "bad_scan", "--since", "24h", "--ended-before", "1h",
 		"--created-after", "7d", "--tenant", "tenant_a", "--rate", "100", "--limit", "7", "--from", "start", "--reason", "the scanner is clean")
 	if cli.ExitCode(err) != cli.ExitFailed || fmt.Sprint(err) != "1 of 3 jobs could not be changed" {
 		t.Errorf("the retry ends with %v", err)
 	}
 	golden(t, "retry.txt", l.notes.String()+"\n"+out)
 	request := strings.NewReplacer("\t", "", "\n", "").Replace(`{
-		"created_after":"2026-01-20T12:00:00.000Z",%s"error_code":"bad_scan","failed_after":"2026-01-26T12:00:00.000Z",
-		"failed_before":"2026-01-27T11:00:00.000Z","from":"start","limit":7,"rate_per_second":100,"reason":"the scanner is clean",
+		"created_after":"2026-01-20T12:00:00.000Z",%s"ended_after":"2026-01-26T12:00:00.000Z",
+		"ended_before":"2026-01-27T11:00:00.000Z","error_code":"bad_scan","from":"start","limit":7,"rate_per_second":100,"reason":"the scanner is clean",
 		"service":"ocr","tenant_id":"tenant_a"}`)
 	server.wantAsked(t, retries+" "+fmt.Sprintf(request, `"dry_run":true,`), retries+" "+fmt.Sprintf(request, ""),
 		"GET /v1/admin/operations/"+operationID+" limit=1", "GET /v1/admin/operations/"+operationID+" limit=1",
@@ -175,13 +175,13 @@ func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 		"retry a --created-before 1h":  "not both",
 		"retry --all --state PAUSED":   "--state is",
 		"retry --all --rate fast":      "20/s",
-		"retry --failed-after soon":    "--failed-after is",
+		"retry --ended-after soon":     "--ended-after is",
 		"jobs cancel":                  "say which jobs",
 		"jobs pause a --state queued":  "not both",
 		"jobs resume a --dry-run":      "--dry-run and --detach",
 		"operations":                   "",
 		"operations get":               "usage: lucius operations get OPERATION",
-		"failures list --since x":      "--failed-after is",
+		"failures list --since x":      "--ended-after is",
 		"failures --created-before -1": "--created-before is",
 		"retry --tag a=b":              "--doc and --tag need --tenant",
 		"retry --tag a":                "must be key=value",
@@ -446,7 +446,7 @@ func TestRetry_TakesTheTimesOfTheOperationBefore(t *testing.T) {
 	l := newLine(t, server.url)
 	l.must(t, "retry", "--since", "1h", "--after", operationID, "--dry-run")
 	server.wantAsked(t, "GET /v1/admin/operations/"+operationID+" limit=1",
-		retries+` {"after":"`+operationID+`","dry_run":true,"failed_after":"2026-01-27T11:00:00.000Z"}`)
+		retries+` {"after":"`+operationID+`","dry_run":true,"ended_after":"2026-01-27T11:00:00.000Z"}`)
 	if _, err := l.run(t, "retry", "--tenant", "t", "--after", operationID, "--dry-run"); cli.ExitCode(err) != cli.ExitNotFound || l.notes.Len() > 0 {
 		t.Errorf("after an operation that is not there: %v, %s", err, &l.notes)
 	}

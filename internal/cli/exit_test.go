@@ -64,7 +64,7 @@ func TestErrors_OfFlagsThatWouldNotCount(t *testing.T) {
 		"retry --service ocr --tenant= --yes":     "--tenant is empty: give it a value, or leave it out",
 		"jobs cancel --state= --service ocr -y":   "--state is empty",
 		"jobs list --created-after=":              "--created-after is empty",
-		"failures --since=":                       "--failed-after is empty",
+		"failures --since=":                       "--ended-after is empty",
 		"outbox retry --job= --all -y":            "--job is empty",
 		"outbox retry --lane -5 --all -y":         "--lane is -5, it must be at least 0",
 		"outbox list --lane -1":                   "--lane is -1, it must be at least 0",

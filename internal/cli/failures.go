@@ -33,7 +33,7 @@ func (t *tool) failures() *cobra.Command {
 			RequestType: optional(f.RequestType), Service: optional(f.Service),
 			StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-			FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+			EndedAfter: optional(f.EndedAfter), EndedBefore: optional(f.EndedBefore),
 		}
 		include := []api.ListFailuresParamsInclude{}
 		if resolved {

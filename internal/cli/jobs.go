@@ -62,7 +62,7 @@ func (t *tool) jobsList() *cobra.Command {
 	flags := cmd.Flags()
 	by.register(t, cmd)
 	by.registerLive(cmd)
-	by.registerFailed(cmd)
+	by.registerEnded(cmd)
 	flags.StringSliceVar(&waiting, "waiting", nil, "only live jobs that wait for one of these reasons, such as no_worker,queued")
 	flags.StringVar(&protocol, "protocol", "", "only jobs of this protocol")
 	flags.StringVar(&correlation, "correlation-id", "", "only jobs with this correlation id, however old they are")

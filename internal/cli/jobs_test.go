@@ -94,14 +94,14 @@ func TestJobsList(t *testing.T) {
 	*queries = nil
 	_, err := l.run(t, "jobs", "list", "--tenant", "tenant_a", "--state", "failed_final", "--request-type", "doc.ingest",
 		"--correlation-id", "corr-1", "--service", "ocr", "--code", "bad_scan", "--created-after", "7d", "--created-before", "2026-01-27T10:00:00+01:00",
-		"--failed-after", "7d", "--failed-before", "2026-01-27T10:00:00+01:00", "--protocol", "doc_pipeline", "--step-type", "OCR",
+		"--ended-after", "7d", "--ended-before", "2026-01-27T10:00:00+01:00", "--protocol", "doc_pipeline", "--step-type", "OCR",
 		"--waiting", "no_worker,queued", "--limit", "2")
 	musttest.NoError(t, err)
 	want := []string{
 		"tenant_id=tenant_a&state=FAILED_FINAL&waiting=no_worker,queued&protocol_id=doc_pipeline&request_type=doc.ingest&" +
 			"correlation_id=corr-1&service=ocr&step_type=OCR&error_code=bad_scan&" +
 			"created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T09%3A00%3A00.000Z&" +
-			"failed_after=2026-01-20T12%3A00%3A00.000Z&failed_before=2026-01-27T09%3A00%3A00.000Z&limit=2",
+			"ended_after=2026-01-20T12%3A00%3A00.000Z&ended_before=2026-01-27T09%3A00%3A00.000Z&limit=2",
 	}
 	if diff := cmp.Diff(want, *queries); diff != "" {
 		t.Errorf("queries (-want +got):\n%s", diff)

@@ -50,7 +50,7 @@ func (t *tool) retry() *cobra.Command {
 		case state != "" && !state.Valid():
 			return usagef("--state is %q, it must be FAILED_FINAL, CANCELLED or SUCCEEDED", r.ended)
 		}
-		since, name := &r.failedAfter, "failed-after"
+		since, name := &r.endedAfter, "ended-after"
 		if state != "" && state != api.RetryRequestStateFailedFinal {
 			since, name = &r.createdAfter, "created-after"
 		}
@@ -66,7 +66,7 @@ func (t *tool) retry() *cobra.Command {
 			TenantID: selected.TenantID, DocID: selected.DocID, Tags: selected.Tags, RequestType: selected.RequestType,
 			Service: selected.Service, StepType: selected.StepType, ErrorCode: selected.ErrorCode, State: state,
 			CreatedAfter: selected.CreatedAfter, CreatedBefore: selected.CreatedBefore,
-			FailedAfter: r.FailedAfter, FailedBefore: r.FailedBefore,
+			EndedAfter: r.EndedAfter, EndedBefore: r.EndedBefore,
 			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch,
 			Protocol: rerun.Protocol, Callbacks: rerun.Callbacks, Priority: rerun.Priority,
 		}
@@ -87,7 +87,7 @@ func (t *tool) retry() *cobra.Command {
 		return s.operate(ctx, &r.bulk, selected, create)
 	})
 	r.bulk.register(t, cmd)
-	r.registerFailed(cmd)
+	r.registerEnded(cmd)
 	r.edits.register(cmd, "default failed, and start with --state SUCCEEDED")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
 	cmd.Flags().StringVar(&r.after, "after", "",
@@ -116,8 +116,8 @@ func (s *session) takeTimes(ctx context.Context, r *retry, request *api.RetryReq
 	}{
 		{"created-after", r.createdAfter, &request.CreatedAfter, op.Filter.CreatedAfter},
 		{"created-before", r.createdBefore, &request.CreatedBefore, op.Filter.CreatedBefore},
-		{"failed-after", r.failedAfter, &request.FailedAfter, op.Filter.FailedAfter},
-		{"failed-before", r.failedBefore, &request.FailedBefore, op.Filter.FailedBefore},
+		{"ended-after", r.endedAfter, &request.EndedAfter, op.Filter.EndedAfter},
+		{"ended-before", r.endedBefore, &request.EndedBefore, op.Filter.EndedBefore},
 	} {
 		if _, err := period(bound.given); !bound.was.IsZero() && (bound.given == "" || err == nil) {
 			*bound.time = bound.was
@@ -186,7 +186,7 @@ func repeats(op *api.Operation, request *api.RetryRequest) bool {
 	wanted := api.OperationFilter{
 		TenantID: value(request.TenantID), DocID: value(request.DocID), Tags: request.Tags, RequestType: value(request.RequestType),
 		State: api.JobState(request.State), Service: value(request.Service), StepType: value(request.StepType),
-		ErrorCode: value(request.ErrorCode), FailedAfter: request.FailedAfter, FailedBefore: request.FailedBefore,
+		ErrorCode: value(request.ErrorCode), EndedAfter: request.EndedAfter, EndedBefore: request.EndedBefore,
 	}
 	start := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart)))
 	return !op.Named &&

@@ -14,9 +14,9 @@ import (
 type selection struct {
 	api.OperationFilter
 
-	state                                                  string
-	createdAfter, createdBefore, failedAfter, failedBefore string
-	tags                                                   []string
+	state                                                string
+	createdAfter, createdBefore, endedAfter, endedBefore string
+	tags                                                 []string
 }
 
 // register registers the filters that all selections have.
@@ -35,20 +35,20 @@ func (f *selection) register(t *tool, cmd *cobra.Command) {
 	t.completeFlag(cmd, "request-type", requestTypes)
 }
 
-// registerFailed registers the filters of failed jobs.
-func (f *selection) registerFailed(cmd *cobra.Command) {
+// registerEnded registers the filters by the time at which jobs ended.
+func (f *selection) registerEnded(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.failedAfter, "failed-after", "", "only jobs that failed since then: "+momentHelp)
-	flags.StringVar(&f.failedBefore, "failed-before", "", "only jobs that failed before then: "+momentHelp)
+	flags.StringVar(&f.endedAfter, "ended-after", "", "only jobs that ended since then: "+momentHelp)
+	flags.StringVar(&f.endedBefore, "ended-before", "", "only jobs that ended before then: "+momentHelp)
 }
 
-// registerSince is registerFailed for commands on failed jobs, where --since means --failed-after.
+// registerSince is registerEnded for commands on failed jobs, where --since means --ended-after.
 func (f *selection) registerSince(cmd *cobra.Command) {
-	f.registerFailed(cmd)
-	cmd.Flags().Lookup("failed-after").Usage = "only jobs that failed since then; --since is the same: " + momentHelp
+	f.registerEnded(cmd)
+	cmd.Flags().Lookup("ended-after").Usage = "only jobs that failed since then; --since is the same: " + momentHelp
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "since" {
-			name = "failed-after"
+			name = "ended-after"
 		}
 		return pflag.NormalizedName(name)
 	})
@@ -68,7 +68,7 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 		into       *api.Time
 	}{
 		{"created-after", f.createdAfter, &f.CreatedAfter}, {"created-before", f.createdBefore, &f.CreatedBefore},
-		{"failed-after", f.failedAfter, &f.FailedAfter}, {"failed-before", f.failedBefore, &f.FailedBefore},
+		{"ended-after", f.endedAfter, &f.EndedAfter}, {"ended-before", f.endedBefore, &f.EndedBefore},
 	} {
 		at, err := s.moment(moment.flag, moment.text)
 		if err != nil {
@@ -103,7 +103,7 @@ func (f *selection) jobs() *api.ListJobsParams {
 		State: optional(f.State), RequestType: optional(f.RequestType),
 		Service: optional(f.Service), StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+		EndedAfter: optional(f.EndedAfter), EndedBefore: optional(f.EndedBefore),
 	}
 }
 

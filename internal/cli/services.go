@@ -69,6 +69,8 @@ func showService(p *page, list api.ServiceList) {
 			"last hour", ended(&one.Attempts.LastHour),
 			"attempts take", percentiles(&one.DurationSeconds),
 			"steps wait", percentiles(&one.QueueWaitSeconds),
+			"in 24 h they take", percentiles(&one.DurationSecondsInDay),
+			"and wait", percentiles(&one.QueueWaitSecondsInDay),
 		)
 		p.line("")
 		rows := make([][]string, len(one.Workers))

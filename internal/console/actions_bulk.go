@@ -53,7 +53,7 @@ func selectionOf(r *request) (s selection, err error) {
 	}
 	for name, at := range map[string]*api.Time{
 		"created_after": &s.CreatedAfter, "created_before": &s.CreatedBefore,
-		"failed_after": &s.FailedAfter, "failed_before": &s.FailedBefore,
+		"ended_after": &s.EndedAfter, "ended_before": &s.EndedBefore,
 	} {
 		text := r.FormValue(name)
 		if text == "" || at.Bind(text) == nil || at.Bind(text+"Z") == nil || at.Bind(text+":00Z") == nil { // Browsers omit the zone.
@@ -71,13 +71,8 @@ func (s *selection) empty() bool {
 	return len(s.JobIDs) == 0 && filters.All()
 }
 
-// state returns the state of the selected jobs, empty if there are several.
-func (s *selection) state() api.JobState {
-	if s.State == "" && !(s.FailedAfter.IsZero() && s.FailedBefore.IsZero()) {
-		return api.JobStateFailedFinal
-	}
-	return s.State
-}
+// ended reports whether it selects only jobs that ended within a time.
+func (s *selection) ended() bool { return !s.EndedAfter.IsZero() || !s.EndedBefore.IsZero() }
 
 // args returns the selection as arguments of the command line.
 func (s *selection) args() []string {
@@ -93,7 +88,7 @@ func (s *selection) query() []any {
 	return append(s.tagQuery(), "tenant_id", s.TenantID, "doc_id", s.DocID, "state", s.State,
 		"request_type", s.RequestType, "service", s.Service, "step_type", s.StepType, "error_code", s.ErrorCode,
 		"created_after", stamp(s.CreatedAfter), "created_before", stamp(s.CreatedBefore),
-		"failed_after", stamp(s.FailedAfter), "failed_before", stamp(s.FailedBefore))
+		"ended_after", stamp(s.EndedAfter), "ended_before", stamp(s.EndedBefore))
 }
 
 // tagQuery returns the tags as pairs of [link].
@@ -123,7 +118,7 @@ func (s *selection) flags() []string {
 		diagnosis.Flag("request-type", s.RequestType), diagnosis.Flag("service", s.Service),
 		diagnosis.Flag("step-type", s.StepType), diagnosis.Flag("code", s.ErrorCode), diagnosis.Flag("state", string(s.State)),
 		flagAt("created-after", s.CreatedAfter), flagAt("created-before", s.CreatedBefore),
-		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
+		flagAt("ended-after", s.EndedAfter), flagAt("ended-before", s.EndedBefore))
 }
 
 // first returns the job ids and the limit of a request for at most limit jobs; 0 means all. It cuts the

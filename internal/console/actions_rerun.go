@@ -229,7 +229,7 @@ func retryJobs(r *request) (deed, error) {
 			RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),
 			CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
-			FailedAfter: chosen.FailedAfter, FailedBefore: chosen.FailedBefore,
+			EndedAfter: chosen.EndedAfter, EndedBefore: chosen.EndedBefore,
 		})
 	}), nil
 }

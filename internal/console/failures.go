@@ -89,7 +89,7 @@ func failures(r *request) (view, error) {
 	}
 	data.Filter.TenantID, data.Filter.State = data.Tenant.Value, ""
 	if span := failureSpanLengths[data.Since]; span > 0 {
-		data.Filter.FailedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
+		data.Filter.EndedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
 	}
 	f := &data.Filter
 	params := &api.ListFailuresParams{
@@ -97,7 +97,7 @@ func failures(r *request) (view, error) {
 		RequestType: optional(f.RequestType), Service: optional(f.Service),
 		StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+		EndedAfter: optional(f.EndedAfter), EndedBefore: optional(f.EndedBefore),
 	}
 	params.Include = &[]api.ListFailuresParamsInclude{api.ListFailuresParamsIncludeRetrying}
 	if data.IncludeResolved {
@@ -116,7 +116,7 @@ func failures(r *request) (view, error) {
 	for i := range list.Groups {
 		group := failureGroupOf(f, &list.Groups[i])
 		group.SampleMessage = diagnosis.Brief(group.SampleMessage, diagnosis.BriefMessage)
-		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
+		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.EndedBefore
 		if group.Resolved {
 			data.Resolved = append(data.Resolved, group)
 			continue
@@ -140,7 +140,7 @@ func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
 	if group.Retrying {
 		return failureGroup{FailureGroup: *group, Jobs: link("jobs", append(filter, "waiting", waitsAtAll)...)}
 	}
-	filter = append(filter, "failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))
+	filter = append(filter, "ended_after", stamp(f.EndedAfter), "ended_before", stamp(f.EndedBefore))
 	return failureGroup{
 		FailureGroup: *group, Retry: link("do/retry", filter...), Jobs: link("jobs", append(filter, "state", api.JobStateFailedFinal)...),
 	}

@@ -20,7 +20,8 @@ type flowPage struct {
 	// those to choose from.
 	Protocol  *api.Protocol
 	Protocols []api.Protocol
-	Waterfall waterfall // of Protocol
+	Waterfall waterfall // of Protocol, over the last hour or, if InDay, the last day
+	InDay     bool
 	// Notes say which figures are missing, and why.
 	Notes []string
 }
@@ -53,7 +54,8 @@ func flow(r *request) (view, error) {
 		if err := s.narrow(r, wanted); err != nil {
 			return v, err
 		}
-		data.Canvas, data.Waterfall = protocolCanvas(s, data.Protocol), s.waterfallOf(data.Protocol)
+		data.InDay = r.FormValue("over") == "day"
+		data.Canvas, data.Waterfall = protocolCanvas(s, data.Protocol), s.waterfallOf(data.Protocol, data.InDay)
 		data.Notes = []string{"The figures are those of this protocol's jobs alone; workers serve all protocols of their service."}
 	} else {
 		data.Canvas, data.Notes = flowCanvas(s), s.flowNotes()
@@ -71,11 +73,12 @@ func (r *request) seesAll() bool {
 func notForTenants(v view) view { return view{Title: v.Title, Template: "notfortenants"} }
 
 // situation is what the API says, and of whose jobs alone the services' figures are: of those
-// of a protocol, or of all if it is empty.
+// of a protocol, or of all if it is empty. ended counts the protocol's jobs that have ended.
 type situation struct {
 	diagnosis.Situation
 
 	protocol string
+	ended    map[string]api.Rates
 }
 
 // of returns what there is to say of these services alone.
@@ -97,12 +100,12 @@ func figures(r *request) (*situation, error) {
 	return s, err
 }
 
-// narrow replaces the services' figures with those of one protocol's jobs.
+// narrow replaces the services' figures and the ends with those of one protocol's jobs.
 func (s *situation) narrow(r *request, protocol string) error {
 	minutes := api.Minutes(diagnosis.HistoryMinutes)
 	params := &api.ListServicesParams{Minutes: &minutes, ProtocolID: &protocol}
 	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), params))
-	s.Services, s.protocol = services.Services, protocol
+	s.Services, s.ended, s.protocol = services.Services, services.Ended, protocol
 	return err
 }
 
@@ -158,14 +161,11 @@ func (s *situation) serviceStates() (states []serviceState) {
 			}
 			of.Paused = true
 		}
-		switch {
-		case of.Paused && of.Level != diagnosis.LevelBad:
+		if of.Paused && of.Level != diagnosis.LevelBad {
 			of.Level, of.Trouble = diagnosis.LevelWarn, "paused"
 			if !until.IsZero() {
 				of.Trouble = "paused for " + diagnosis.Duration(until.Sub(s.Now)) + " more"
 			}
-		case of.Level != "":
-			of.Level = diagnosis.LevelBad // Amber is what is held on purpose.
 		}
 	}
 	return states
@@ -192,7 +192,7 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 		state.LastPoll = polled
 	}
 	for _, f := range s.ServiceFindings(of) {
-		if state.Level == "" || f.Level == diagnosis.LevelBad && state.Level != diagnosis.LevelBad {
+		if levelRank(f.Level) > levelRank(state.Level) {
 			state.Level, state.Trouble = f.Level, f.Word
 		}
 	}
@@ -327,8 +327,8 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 		node.Text += " · oldest " + roughly(diagnosis.Seconds(*at))
 	}
 	for _, f := range s.ServerFindings() {
-		if f.Word != "" && (node.Level == "" || f.Level == diagnosis.LevelBad) {
-			node.Level, node.Text = diagnosis.LevelBad, f.Word // Amber is what is held on purpose.
+		if f.Word != "" && levelRank(f.Level) > levelRank(node.Level) {
+			node.Level, node.Text = f.Level, f.Word
 		}
 	}
 	held := 0 // pauses that are not of one service
@@ -397,39 +397,42 @@ func (s *situation) flowServices() (shown []flowing) {
 }
 
 func levelRank(level string) int {
-	return slices.Index([]string{"", diagnosis.LevelWarn, diagnosis.LevelBad}, level)
+	return slices.Index([]string{"", diagnosis.LevelWarn, diagnosis.LevelMinor, diagnosis.LevelBad}, level)
 }
 
-// ends returns the boxes of ended and of paused jobs.
+// ends returns the boxes of ended jobs and, of all protocols, of paused ones.
 func (s *situation) ends() []flowing {
-	o := s.Overview
-	ended := func(state api.JobState) (api.Rates, string) {
-		r := o.Ended[string(state)]
-		return r, rate(r.LastMinute.PerSecond) + " · " + diagnosis.Number(r.LastHour.Count) + " in 1 h"
+	ended := s.ended
+	if s.protocol == "" {
+		ended = s.Overview.Ended
 	}
-	succeeded, well := ended(api.JobStateSucceeded)
-	failed, badly := ended(api.JobStateFailedFinal)
-	cancelled := o.Ended[string(api.JobStateCancelled)]
-	paused := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]
+	end := func(title, text string, rates api.Rates, filter ...any) flowing {
+		filter = append(filter, "protocol_id", s.protocol)
+		return flowing{flowNode: flowNode{Title: title, Text: text, URL: link("jobs", filter...)}, arrives: rates.LastMinute.PerSecond}
+	}
+	inHour := func(state api.JobState) string {
+		return diagnosis.Number(ended[string(state)].LastHour.Count) + " in 1 h"
+	}
+	hour := api.NewTime(s.Now.Add(-time.Hour).Truncate(time.Minute))
+	well, badly := ended[string(api.JobStateSucceeded)], ended[string(api.JobStateFailedFinal)]
+	cancelled := ended[string(api.JobStateCancelled)]
 	ends := []flowing{
-		{
-			flowNode: flowNode{Title: "Succeeded", Text: well, URL: link("jobs", "state", api.JobStateSucceeded)},
-			arrives:  succeeded.LastMinute.PerSecond,
-		},
-		{
-			flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures", "since", "1 h")},
-			arrives:  failed.LastMinute.PerSecond,
-		},
-		{flowNode: flowNode{
-			Title: "Cancelled, paused",
-			Text:  diagnosis.Number(cancelled.LastHour.Count) + " in 1 h · " + diagnosis.Number(paused) + " paused",
-			URL:   link("jobs", "waiting", waitsForResume),
-		}, arrives: cancelled.LastMinute.PerSecond},
+		end("Succeeded", rate(well.LastMinute.PerSecond)+" · "+inHour(api.JobStateSucceeded), well,
+			"state", api.JobStateSucceeded, "ended_after", stamp(hour)),
+		end("Failed for good", rate(badly.LastMinute.PerSecond)+" · "+inHour(api.JobStateFailedFinal), badly,
+			"state", api.JobStateFailedFinal, "ended_after", stamp(hour)),
 	}
-	if failed.LastMinute.Count > 0 {
+	if badly.LastMinute.Count > 0 {
 		ends[1].Level = diagnosis.LevelBad
 	}
-	return ends
+	if s.protocol != "" {
+		return append(ends, end("Cancelled", inHour(api.JobStateCancelled), cancelled,
+			"state", api.JobStateCancelled, "ended_after", stamp(hour)))
+	}
+	ends[1].URL = link("failures", "since", "1 h")
+	paused := s.Overview.Jobs[string(api.JobStatePaused)] + s.Overview.Jobs[string(api.JobStatePausing)]
+	return append(ends, end("Cancelled, paused", inHour(api.JobStateCancelled)+" · "+diagnosis.Number(paused)+" paused", cancelled,
+		"waiting", waitsForResume))
 }
 
 // rate formats a rate per minute, the unit of all pages, so that rates can be compared.
@@ -461,40 +464,19 @@ const (
 	stepRows    = 140
 )
 
-// protocolCanvas draws the steps of a protocol, with the figures of their kinds of work.
+// protocolCanvas draws the steps of a protocol, with the figures of their kinds of work, and to their
+// right how its jobs end.
 func protocolCanvas(s *situation, p *api.Protocol) canvas {
-	rows := (len(p.Steps) + stepsInRow - 1) / stepsInRow
+	columns, rows, ends := min(len(p.Steps), stepsInRow), (len(p.Steps)+stepsInRow-1)/stepsInRow, s.ends()
+	right := flowTop + columns*stepColumns // the left of the ends
 	c := canvas{
-		Width:  stepsInRow*stepColumns - (stepColumns - stepWidth) + 2*flowTop,
-		Height: rows*stepRows - (stepRows - stepHeight) + 2*flowTop,
+		Width:  right + flowEndWide + flowTop,
+		Height: max(rows*stepRows-(stepRows-stepHeight), len(ends)*flowEndRow-(flowEndRow-flowEnd)) + 2*flowTop,
 	}
 	var last *flowNode
 	for i := range p.Steps {
-		step := &p.Steps[i]
-		node := flowNode{
-			X: flowTop + i%stepsInRow*stepColumns, Y: flowTop + i/stepsInRow*stepRows, W: stepWidth, H: stepHeight,
-			Title: cut(step.StepID), Big: "–", Text: "not counted apart",
-			URL: link("jobs", "protocol_id", p.ProtocolID, "service", step.Service, "step_type", step.StepType, "waiting", waitsAtStep),
-		}
-		perSecond := 0.0
-		j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
-		if j >= 0 {
-			one := &situation{s.of(s.Services[j : j+1]), s.protocol}
-			state := &one.serviceStates()[0]
-			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Big = diagnosis.Number(state.Backlog + state.Running + state.Waiting + state.Held)
-			node.Below, node.More = rate(perSecond), rate(perSecond)
-			of := &s.Services[j]
-			if of.DurationSeconds.Count > 0 {
-				node.More += " · p95 " + diagnosis.Duration(diagnosis.Seconds(of.DurationSeconds.P95))
-			}
-			if n := of.Attempts.LastHour.Failed; n > 0 {
-				node.More += " · " + diagnosis.Number(n) + " failed in 1 h"
-			}
-			if of.Backoff > 0 {
-				node.Text += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
-			}
-		}
+		node, perSecond := s.stepNode(p, &p.Steps[i])
+		node.X, node.Y, node.W, node.H = flowTop+i%stepsInRow*stepColumns, flowTop+i/stepsInRow*stepRows, stepWidth, stepHeight
 		switch {
 		case last == nil:
 		case node.Y == last.Y:
@@ -507,5 +489,43 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		c.Nodes = append(c.Nodes, node)
 		last = &c.Nodes[len(c.Nodes)-1]
 	}
+	for i := range ends {
+		end := &ends[i]
+		end.X, end.Y, end.W, end.H, end.Parallel = right, flowTop+i*flowEndRow, flowEndWide, flowEnd, true
+		if i == 0 && last != nil { // Jobs succeed after the last step, and fail or are cancelled at any.
+			turn, y := right-(stepColumns-stepWidth)/2, end.Y+end.H/2
+			path := fmt.Sprintf("M%d %dH%dV%dH%d", last.X+last.W, last.Y+last.H/2, turn, y, end.X-edgeTip)
+			c.way(path, tip(end.X, y, 1, 0), end.arrives, "", "")
+		}
+		c.Nodes = append(c.Nodes, end.flowNode)
+	}
 	return c
+}
+
+// stepNode returns the box of a step, and how many of its attempts end per second.
+func (s *situation) stepNode(p *api.Protocol, step *api.ProtocolStep) (node flowNode, perSecond float64) {
+	node = flowNode{
+		Title: cut(step.StepID), Big: "–", Text: "not counted apart",
+		URL: link("jobs", "protocol_id", p.ProtocolID, "service", step.Service, "step_type", step.StepType, "waiting", waitsAtStep),
+	}
+	j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
+	if j < 0 {
+		return node, 0
+	}
+	one := &situation{Situation: s.of(s.Services[j : j+1]), protocol: s.protocol}
+	state := &one.serviceStates()[0]
+	node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
+	node.Big = diagnosis.Number(state.Backlog + state.Running + state.Waiting + state.Held)
+	node.Below, node.More = rate(perSecond), rate(perSecond)
+	of := &s.Services[j]
+	if of.DurationSeconds.Count > 0 {
+		node.More += " · p95 " + diagnosis.Duration(diagnosis.Seconds(of.DurationSeconds.P95))
+	}
+	if n := of.Attempts.LastHour.Failed; n > 0 {
+		node.More += " · " + diagnosis.Number(n) + " failed in 1 h"
+	}
+	if of.Backoff > 0 {
+		node.Text += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
+	}
+	return node, perSecond
 }

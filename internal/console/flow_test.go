@@ -129,7 +129,11 @@ func TestFlow_CanvasOfAProtocol(t *testing.T) {
 	for _, step := range []string{"extract", "ocr", "embed", "index", "notify-the-owner-of-the-document"} {
 		p.Steps = append(p.Steps, api.ProtocolStep{StepID: step, StepType: strings.ToUpper(step), Service: step})
 	}
-	c := protocolCanvas(busyServer(), &p)
+	s := busyServer()
+	s.protocol, s.ended = "p", map[string]api.Rates{
+		string(api.JobStateSucceeded): perMinute(2400, 0), string(api.JobStateFailedFinal): perMinute(3, 3),
+	}
+	c := protocolCanvas(s, &p)
 	pictured(t, "flow-protocol.svg", &c)
 }
 
@@ -149,7 +153,7 @@ func TestFlow_SaysWhereTheTimeGoes(t *testing.T) {
 	s := &situation{Situation: diagnosis.Situation{Now: now, Services: []api.Service{
 		work("a", 10, 1, 60, 2, 8), work("b", 3000, 5, 10, 20, 30), work("c", 7, 0, 0, 0, 40),
 	}}}
-	got := s.waterfallOf(&p)
+	got := s.waterfallOf(&p, false)
 	want := waterfall{Total: 100 * time.Second, Rows: []waterfallRow{
 		{
 			StepID: "a", URL: "/ui/services/a", Waits: "2.0 s, p95 4.0 s", Runs: "8.0 s, p95 24 s", Share: "10 %",
@@ -183,10 +187,10 @@ func TestFlow_Page(t *testing.T) {
 		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
 			services = []api.Service{{
 				Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1, Attempts: perMinute(30, 1),
-				DurationSeconds: api.Percentiles{Count: 9, P50: 1, P95: 1.25},
+				DurationSeconds: api.Percentiles{Count: 9, P50: 1, P95: 1.25}, DurationSecondsInDay: api.Percentiles{Count: 90, P50: 3, P95: 4},
 			}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
 		}
-		answerJSON(w, api.ServiceList{Services: services})
+		answerJSON(w, api.ServiceList{Services: services, Ended: map[string]api.Rates{string(api.JobStateSucceeded): perMinute(7, 0)}})
 	})
 	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{
 		{ProtocolID: "doc_ingest", Steps: []api.ProtocolStep{
@@ -201,7 +205,9 @@ func TestFlow_Page(t *testing.T) {
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
 	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "30/min · p95 1.2 s · 60 failed in 1 h", "1 ready", "not counted apart", "this protocol&#39;s jobs alone",
-		"Where the time goes", "1.0 s, p95 1.2 s")
+		"Where the time goes", "1.0 s, p95 1.2 s", "the median of the last hour", "7/min · 420 in 1 h",
+		"/ui/jobs?ended_after=2026-01-27T09%3A02%3A00.000Z&amp;protocol_id=doc_ingest&amp;state=SUCCEEDED")
+	has(t, b.get(t, "/ui/flow?protocol=doc_ingest&over=day"), "3.0 s, p95 4.0 s", "the median of the last day")
 	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
 	for _, b.token = range []string{"good", "reader", "bound"} { // Protocols belong to no tenant.
 		if w := b.send("GET", "/ui/flow?protocol=none", nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "There is no protocol none.") {

@@ -143,7 +143,7 @@ func jobs(r *request) (view, error) {
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
 		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: waiting,
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+		EndedAfter: optional(f.EndedAfter), EndedBefore: optional(f.EndedBefore),
 		Limit: new(api.Limit(pageSize)), PageToken: r.pageToken(),
 	}))
 	if err != nil {
@@ -164,7 +164,7 @@ func jobs(r *request) (view, error) {
 	}
 	data.More = len(f.Tags) > 0 ||
 		f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
-		!f.CreatedBefore.IsZero() || !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero() ||
+		!f.CreatedBefore.IsZero() || f.ended() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	known := r.known()
 	data.filterOffers = filterOffersOf(known)
@@ -175,10 +175,9 @@ func jobs(r *request) (view, error) {
 		diagnosis.Flag("waiting", data.Waits), diagnosis.Flag("protocol", data.ProtocolID),
 		diagnosis.Flag("correlation-id", data.CorrelationID), f.flags())...)
 	if r.May(api.GrantRoleAdmin, f.TenantID) {
-		state := f.state()
-		data.Ticked = manyActions(state, "ticked", "1")
+		data.Ticked = manyActions(f, "ticked", "1")
 		if !only {
-			data.All = manyActions(state, f.query()...)
+			data.All = manyActions(f, f.query()...)
 		}
 	}
 	return view{Title: "Jobs", Template: "jobs", Data: data}, nil
@@ -238,18 +237,21 @@ func neighbours(path string, query url.Values, next string) (newer, older string
 	return newer, older
 }
 
-// manyActions returns the actions on many jobs in that state, for those that the
+// manyActions returns the actions on many jobs of a list of the shown ones, for those that the
 // parameters select.
-func manyActions(state api.JobState, filter ...any) (do []diagnosis.Action) {
+func manyActions(shown *selection, filter ...any) (do []diagnosis.Action) {
 	act := func(name, text string, parameters []any) {
 		do = append(do, diagnosis.Action{Text: text, Page: "do/" + name, Query: parameters, Form: true})
 	}
-	if api.RetryRequestState(state).Valid() {
+	if api.RetryRequestState(shown.State).Valid() {
 		act("retry", "Rerun these…", filter)
 		return do
 	}
-	if state == "" {
+	if shown.State == "" {
 		act("retry", "Retry…", filter) // Of those that failed.
+	}
+	if shown.ended() {
+		return do
 	}
 	act("jobs-pause", "Pause…", filter)
 	act("jobs-resume", "Resume…", filter)

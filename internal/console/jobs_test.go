@@ -47,14 +47,14 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{runningJob()}}})
 	for query, want := range map[string]string{
-		"":                                   "retry jobs-pause jobs-resume jobs-cancel; retry jobs-pause jobs-resume jobs-cancel",
-		"?state=FAILED_FINAL":                "retry; retry",
-		"?state=PAUSED":                      "jobs-pause jobs-resume jobs-cancel; jobs-pause jobs-resume jobs-cancel",
-		"?state=SUCCEEDED":                   "retry; retry",
-		"?correlation_id=c&state=":           "; retry jobs-pause jobs-resume jobs-cancel", // Operations do not select by it.
-		"?state=CANCELLED&service=s1":        "retry; retry",
-		"?waiting=no_worker":                 "; retry jobs-pause jobs-resume jobs-cancel",
-		"?failed_after=2026-01-01T00:00:00Z": "retry; retry",
+		"":                                  "retry jobs-pause jobs-resume jobs-cancel; retry jobs-pause jobs-resume jobs-cancel",
+		"?state=FAILED_FINAL":               "retry; retry",
+		"?state=PAUSED":                     "jobs-pause jobs-resume jobs-cancel; jobs-pause jobs-resume jobs-cancel",
+		"?state=SUCCEEDED":                  "retry; retry",
+		"?correlation_id=c&state=":          "; retry jobs-pause jobs-resume jobs-cancel", // Operations do not select by it.
+		"?state=CANCELLED&service=s1":       "retry; retry",
+		"?waiting=no_worker":                "; retry jobs-pause jobs-resume jobs-cancel",
+		"?ended_after=2026-01-01T00:00:00Z": "retry; retry",
 	} {
 		page := b.get(t, "/ui/jobs"+query)
 		var all, ticked []string
@@ -69,7 +69,7 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 			t.Errorf("%q offers %q, not %q", query, got, want)
 		}
 		ended := strings.HasPrefix(query, "?state=") && strings.HasPrefix(want, "retry;")
-		if got := strings.Contains(page, "Rerun these…"); got != (ended || strings.HasPrefix(query, "?failed")) {
+		if got := strings.Contains(page, "Rerun these…"); got != ended {
 			t.Errorf("%q: reruns of jobs that ended this way: %v", query, got)
 		}
 	}
@@ -163,7 +163,7 @@ func TestCommands_AreThoseOfTheProgram(t *testing.T) {
 		"jobs" + filter + "&state=PAUSED&correlation_id=c", "jobs", "jobs/j1", "do/job-cancel?job=j1", "do/job-pause?job=j1", "do/job-resume?job=j1",
 		"do/job-rerun?job=j1", "do/job-rerun?job=j1&from_step=ocr&payload_patch=%7B%22a%22%3A1%7D&protocol=current&callbacks=none&resolve:extract=s3://b/x",
 		"do/jobs-cancel" + filter + "&state=PAUSED", "do/jobs-pause" + filter, "do/jobs-resume?ticked=1&job=j1&job=j2", "do/jobs-resume",
-		"do/retry" + filter + "&step_type=OCR&failed_after=2026-01-01T00:00:00Z&failed_before=2026-01-02T00:00:00Z", "do/retry?job=j1&from=start",
+		"do/retry" + filter + "&step_type=OCR&ended_after=2026-01-01T00:00:00Z&ended_before=2026-01-02T00:00:00Z", "do/retry?job=j1&from=start",
 		"do/retry?state=SUCCEEDED&request_type=r&created_before=2026-01-02T00:00:00Z&payload_patch=%7B%22a%22%3A1%7D&protocol=current" +
 			"&from_step=ocr&callbacks=none&rate=5&after=op1",
 	} {

@@ -51,19 +51,19 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		}},
 	})
 	page := b.get(t, "/ui/failures?service=ocr&since=24+h&include=resolved")
-	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=retrying,resolved" {
+	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&ended_after=2026-01-26T10%3A02%3A30.000Z&include=retrying,resolved" {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
 		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h ago</time>",
-		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
+		"/ui/do/retry?ended_after=2026-01-26T10%3A02%3A30.000Z&amp;error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…", "Retry 54…")
 	has(t, page, "<h2>Retrying</h2>", "<b>54 jobs</b>, retrying", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr&amp;step_type=OCR&amp;waiting=publishing%2C`,
 		"--include-retrying --include-resolved")
 	b.set("GET /v1/admin/failures", api.FailureList{})
 	has(t, b.get(t, "/ui/failures"), "No matching job has failed for good.")
-	if w := b.send(http.MethodGet, "/ui/failures?failed_after=yesterday", nil); w.Code != http.StatusBadRequest {
+	if w := b.send(http.MethodGet, "/ui/failures?ended_after=yesterday", nil); w.Code != http.StatusBadRequest {
 		t.Errorf("a time that is none is answered %d", w.Code)
 	}
 }
@@ -104,10 +104,10 @@ func TestRetry_CountsFirstAndThenBegins(t *testing.T) {
 	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": api.OperationPreview{
 		Matched: 1214, Sample: []api.OperationSample{{JobID: "j1", TenantID: hostile, State: api.JobStateFailedFinal, ErrorCode: "BAD"}},
 	}})
-	form := b.get(t, "/ui/do/retry?service=ocr&error_code=BAD+SCAN&failed_after=2026-01-26T00:00:00Z&from=start")
-	b.asks(t, `POST /v1/admin/retries {"dry_run":true,"error_code":"BAD SCAN","failed_after":"2026-01-26T00:00:00.000Z","from":"start","service":"ocr"}`)
+	form := b.get(t, "/ui/do/retry?service=ocr&error_code=BAD+SCAN&ended_after=2026-01-26T00:00:00Z&from=start")
+	b.asks(t, `POST /v1/admin/retries {"dry_run":true,"ended_after":"2026-01-26T00:00:00.000Z","error_code":"BAD SCAN","from":"start","service":"ocr"}`)
 	has(t, form, "1,214 jobs", "&lt;script&gt;", "<option selected>start</option>",
-		"lucius retry --service ocr --code &#39;BAD SCAN&#39; --failed-after 2026-01-26T00:00:00.000Z --from start")
+		"lucius retry --service ocr --code &#39;BAD SCAN&#39; --ended-after 2026-01-26T00:00:00.000Z --from start")
 	hasNot(t, form, hostile)
 	b.set("POST /v1/admin/retries", api.Operation{OperationID: "op1"})
 	to := b.submits(t, "retry", url.Values{"job": {"j1, j2"}, "from": {"failed"}, "reason": {"fixed"}})
@@ -162,7 +162,7 @@ func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
 	t.Parallel()
 	op := api.Operation{
 		OperationID: "op1", Kind: api.OperationKindRetry, State: api.OperationStateRunning, Matched: 1200, Done: 300, Applied: 297, Skipped: 2, Failed: 1,
-		Filter: api.OperationFilter{Service: "ocr", FailedAfter: ago(time.Hour)}, Caller: "ops-1", Reason: hostile, RatePerSecond: 20,
+		Filter: api.OperationFilter{Service: "ocr", EndedAfter: ago(time.Hour)}, Caller: "ops-1", Reason: hostile, RatePerSecond: 20,
 		CreatedAt: ago(time.Minute), UpdatedAt: ago(time.Second), NextPageToken: "t2",
 		Items: []api.OperationItem{
 			{JobID: "j1", Outcome: api.OperationItemOutcomeSkipped, Detail: "It was rerun " + hostile},
@@ -175,7 +175,7 @@ func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
 		"POST /v1/admin/operations/op1:cancel": op,
 	})
 	list := b.get(t, "/ui/operations?tenant_id=a")
-	has(t, list, "service ocr, failed since 2026-01-27 09:02:30 UTC", "300 of 1,200", "1 failed", "2 skipped", `aria-current="page">Operations`,
+	has(t, list, "service ocr, ended since 2026-01-27 09:02:30 UTC", "300 of 1,200", "1 failed", "2 skipped", `aria-current="page">Operations`,
 		"/ui/operations?page_token=n1&amp;tenant_id=a", "/ui/operations/op1")
 	hasNot(t, list, hostile)
 	page := b.get(t, "/ui/operations/op1")

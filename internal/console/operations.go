@@ -136,8 +136,8 @@ func selects(op *api.Operation) string {
 	}{
 		{"accepted since %s", f.CreatedAfter},
 		{"accepted before %s", f.CreatedBefore},
-		{"failed since %s", f.FailedAfter},
-		{"failed before %s", f.FailedBefore},
+		{"ended since %s", f.EndedAfter},
+		{"ended before %s", f.EndedBefore},
 	} {
 		if !bound.at.IsZero() {
 			words = append(words, fmt.Sprintf(bound.format, utc(bound.at)))

@@ -12,10 +12,11 @@ import (
 // waterfallWidth is the width of the bars of a [waterfall].
 const waterfallWidth = 600
 
-// waterfall shows how long each step of a protocol waits and runs, by the attempts of the last hour.
+// waterfall shows how long each step of a protocol waits and runs, by the attempts of the last hour
+// or of the last day.
 type waterfall struct {
 	Rows []waterfallRow
-	// Total is the sum of the medians, zero if no step has ended within the hour.
+	// Total is the sum of the medians, zero if no step has ended within that time.
 	Total time.Duration
 }
 
@@ -32,8 +33,9 @@ type waterfallRow struct {
 // waterfallBar is the bar of a duration: Width is its p50, and More what p95 adds.
 type waterfallBar struct{ X, Width, More int }
 
-// waterfallOf returns the waterfall of a protocol. The services count its jobs alone.
-func (s *situation) waterfallOf(p *api.Protocol) (w waterfall) {
+// waterfallOf returns the waterfall of a protocol, of the last day or else of the last hour. The services
+// count its jobs alone.
+func (s *situation) waterfallOf(p *api.Protocol, inDay bool) (w waterfall) {
 	kinds, total, end := make([]api.Service, len(p.Steps)), 0.0, 0.0
 	for i := range p.Steps {
 		step := &p.Steps[i]
@@ -42,7 +44,7 @@ func (s *situation) waterfallOf(p *api.Protocol) (w waterfall) {
 			continue
 		}
 		kinds[i] = s.Services[j]
-		wait, run := &kinds[i].QueueWaitSeconds, &kinds[i].DurationSeconds
+		wait, run := timesOf(&kinds[i], inDay)
 		end = max(end, total+wait.P95, total+wait.P50+run.P95)
 		total += wait.P50 + run.P50
 	}
@@ -53,7 +55,7 @@ func (s *situation) waterfallOf(p *api.Protocol) (w waterfall) {
 	begin := 0.0
 	for i := range kinds {
 		of := &kinds[i]
-		wait, run := &of.QueueWaitSeconds, &of.DurationSeconds
+		wait, run := timesOf(of, inDay)
 		row := waterfallRow{StepID: p.Steps[i].StepID, URL: pathOf("services", p.Steps[i].Service), Backlog: backlogOf(of)}
 		row.Waits, row.Wait = percentilesIn(wait, begin, scale)
 		row.Runs, row.Run = percentilesIn(run, begin+wait.P50, scale)
@@ -64,6 +66,14 @@ func (s *situation) waterfallOf(p *api.Protocol) (w waterfall) {
 		w.Rows = append(w.Rows, row)
 	}
 	return w
+}
+
+// timesOf returns how long attempts of the service waited and ran, in the last day or else in the last hour.
+func timesOf(of *api.Service, inDay bool) (waited, ran *api.Percentiles) {
+	if inDay {
+		return &of.QueueWaitSecondsInDay, &of.DurationSecondsInDay
+	}
+	return &of.QueueWaitSeconds, &of.DurationSeconds
 }
 
 // percentilesIn returns p50 and p95 as text and as a bar.

@@ -111,7 +111,7 @@ type BulkRequest struct {
 // complete sets the defaults and removes repeated JobIDs. The error names the first invalid
 // field.
 func (r *BulkRequest) complete() error {
-	for _, bound := range []*time.Time{&r.Filter.CreatedAfter, &r.Filter.CreatedBefore, &r.Filter.FailedAfter, &r.Filter.FailedBefore} {
+	for _, bound := range []*time.Time{&r.Filter.CreatedAfter, &r.Filter.CreatedBefore, &r.Filter.EndedAfter, &r.Filter.EndedBefore} {
 		*bound = bound.UTC().Truncate(time.Millisecond) // As answers show it.
 	}
 	r.Kind = cmp.Or(r.Kind, KindRetry)
@@ -179,8 +179,6 @@ func (r *BulkRequest) checkRetry() error {
 			"a repeat with the same time leaves out the reruns of this operation")
 	case f.State != statemachine.JobFailedFinal && f.ErrorCode != "":
 		return invalidRequest("/error_code", "must not be given for jobs in this state: only failed ones have a code")
-	case f.State != statemachine.JobFailedFinal && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()):
-		return invalidRequest("/state", "must be FAILED_FINAL with failed_after and failed_before")
 	case len(r.PayloadPatch) > MaxBulkPatch:
 		return invalidRequest("/payload_patch", fmt.Sprintf("must have at most %d bytes", MaxBulkPatch))
 	}

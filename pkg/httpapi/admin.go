@@ -220,7 +220,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 			RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 			StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
-			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
+			EndedAfter: orZero(params.EndedAfter).Time, EndedBefore: orZero(params.EndedBefore).Time,
 		}, include)
 		found := api.FailureList{
 			Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated,

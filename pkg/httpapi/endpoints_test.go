@@ -218,7 +218,7 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 		"GET /v1/admin/outbox?lane=-1":                "parameter lane must be a whole number from 0 on",
 		"GET /v1/admin/webhooks?page_token=AAAA":      "parameter page_token is invalid, or of another list: only limit may differ from the request that gave it",
 		"GET /v1/admin/webhooks?page_token=" + httpapi.PageToken("/v1/admin/webhooks", "x.0"): "page_token is invalid",
-		"GET /v1/jobs?tenant=t":                    `parameter "tenant" is unknown: this path takes tenant_id, state, waiting, protocol_id, request_type, doc_id, tag, correlation_id, service, step_type, error_code, created_after, created_before, failed_after, failed_before, limit, page_token`,
+		"GET /v1/jobs?tenant=t":                    `parameter "tenant" is unknown: this path takes tenant_id, state, waiting, protocol_id, request_type, doc_id, tag, correlation_id, service, step_type, error_code, created_after, created_before, ended_after, ended_before, limit, page_token`,
 		"GET /v1/admin/pauses?tenant_id=t":         `parameter "tenant_id" is unknown: this path takes none`,
 		"POST /v1/commands?dry_run=true":           `parameter "dry_run" is unknown: this path takes none`,
 		"GET /v1/jobs?tenant_id=t&tenant_id=u":     "parameter tenant_id occurs more than once",

@@ -111,7 +111,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 			ProtocolID: orZero(params.ProtocolID), RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
 			Service: orZero(params.Service), StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode), Waiting: waiting,
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
-			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
+			EndedAfter: orZero(params.EndedAfter).Time, EndedBefore: orZero(params.EndedBefore).Time,
 		}, limit, at.after)
 		list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
 		for i := range found {

@@ -30,7 +30,7 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 				RequestType: orZero(q.RequestType), State: statemachine.JobState(q.State),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
-				FailedAfter: q.FailedAfter.Time, FailedBefore: q.FailedBefore.Time,
+				EndedAfter: q.EndedAfter.Time, EndedBefore: q.EndedBefore.Time,
 			},
 			Limit: int(q.Limit), RatePerSecond: q.RatePerSecond, Reason: q.Reason,
 		}, q.DryRun
@@ -193,7 +193,7 @@ func operationOf(op *background.Operation, items []background.Item) api.Operatio
 			TenantID: f.TenantID, DocID: f.DocID, Tags: f.Tags.Map(), RequestType: f.RequestType, State: api.JobState(f.State),
 			Service: f.Service, StepType: f.StepType, ErrorCode: f.ErrorCode,
 			CreatedAfter: api.NewTime(f.CreatedAfter), CreatedBefore: api.NewTime(f.CreatedBefore),
-			FailedAfter: api.NewTime(f.FailedAfter), FailedBefore: api.NewTime(f.FailedBefore),
+			EndedAfter: api.NewTime(f.EndedAfter), EndedBefore: api.NewTime(f.EndedBefore),
 		},
 		From: api.RerunFrom(op.From), FromStep: op.FromStep, PayloadPatch: op.PayloadPatch, Matched: op.Matched, Truncated: op.Truncated,
 		Done: op.Done(), Applied: op.Applied, Skipped: op.Skipped, Failed: op.Failed,

@@ -36,7 +36,7 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 		report := e.Counts.ReportOf(protocol, kinds...)
 		out := api.ServiceList{
 			Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
-			CompleteSince: api.NewTime(report.Complete), Services: []api.Service{},
+			CompleteSince: api.NewTime(report.Complete), Services: []api.Service{}, Ended: endedOf(report, params.Minutes),
 		}
 		now := time.Now()
 		for i := range report.Services {
@@ -80,7 +80,9 @@ func serviceOf(s *search.ServiceCounts, now time.Time, minutes *int32) api.Servi
 	out := api.Service{
 		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
 		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts, minutes),
-		Held: s.Held, DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited), Workers: []api.ServiceWorker{},
+		Held: s.Held, DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited),
+		DurationSecondsInDay: percentilesOf(s.TookInDay), QueueWaitSecondsInDay: percentilesOf(s.WaitedInDay),
+		Workers: []api.ServiceWorker{},
 	}
 	if minutes != nil {
 		out.BacklogByMinute = s.QueuedByMinute(int(*minutes))
@@ -120,6 +122,14 @@ func ratesOf(r search.Rates, minutes *int32) api.Rates {
 	return out
 }
 
+func endedOf(report *search.CountsReport, minutes *int32) map[string]api.Rates {
+	ended := make(map[string]api.Rates, len(report.Ended))
+	for state, r := range report.Ended {
+		ended[string(state)] = ratesOf(r, minutes)
+	}
+	return ended
+}
+
 func rateOf(r search.Rate) api.Rate {
 	return api.Rate{
 		Count: int(r.Count), Failed: int(r.Failed), OverSeconds: r.Over.Seconds(), PerSecond: r.PerSecond(), ErrorRate: r.ErrorRate(),
@@ -144,7 +154,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
 			OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),
 			NextRetryAt: api.NewTime(report.NextRetry),
-			Ended:       map[string]api.Rates{}, Pauses: []api.Pause{},
+			Ended:       endedOf(report, params.Minutes), Pauses: []api.Pause{},
 		}
 		if !found.RoundEnded.IsZero() { // otherwise this process does not know
 			pending := found.OldestPending.Seconds()
@@ -162,9 +172,6 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 		}
 		for state, n := range report.Jobs {
 			out.Jobs[string(state)] = n
-		}
-		for state, rates := range report.Ended {
-			out.Ended[string(state)] = ratesOf(rates, params.Minutes)
 		}
 		now := time.Now()
 		for i := range report.Services {

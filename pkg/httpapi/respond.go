@@ -188,7 +188,7 @@ func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte
 // bind.
 var formats = map[string]string{
 	"limit": mustBePage, "lane": mustBeLane, "created_after": mustBeTime, "created_before": mustBeTime,
-	"failed_after": mustBeTime, "failed_before": mustBeTime, "minutes": mustBeMinutes,
+	"ended_after": mustBeTime, "ended_before": mustBeTime, "minutes": mustBeMinutes,
 }
 
 var (

@@ -83,7 +83,7 @@ func TestParametersAreChecked(t *testing.T) {
 		{"GET /v1/admin/services?minutes=-1", nil, "parameter minutes must be a whole number from 1 to 60"},
 		{"GET /v1/admin/services?minutes=2147483647", nil, "parameter minutes must be a whole number from 1 to 60"},
 		{"GET /v1/admin/services?minutes=all", nil, "parameter minutes must be a whole number from 1 to 60"},
-		{"GET /v1/admin/failures?failed_after=noon", nil, "parameter failed_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z"},
+		{"GET /v1/admin/failures?ended_after=noon", nil, "parameter ended_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z"},
 		{
 			"POST /v1/commands", []string{"Idempotency-Key: a", "Idempotency-Key: b"},
 			"header Idempotency-Key occurs more than once",

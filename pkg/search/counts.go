@@ -75,19 +75,19 @@ type Counts struct {
 
 // figures are what one process has counted.
 type figures struct {
-	AsOf     time.Time                         `json:"as_of"`           // when they were stored
-	Since    time.Time                         `json:"since"`           // when counting began
-	Whole    bool                              `json:"whole,omitempty"` // the process ended in good order, and counted every event
-	Lost     time.Time                         `json:"lost,omitzero"`   // when an event may last have been missed
-	Live     *gauges                           `json:"live,omitempty"`  // of its last walk
-	Accepted window                            `json:"accepted"`
-	Refused  window                            `json:"refused"`   // commands
-	Publish  window                            `json:"published"` // directives; a rejected publish is a failure
-	Started  window                            `json:"started"`   // attempts
-	Ended    map[statemachine.JobState]*window `json:"ended,omitempty"`
-	Attempts map[kind]*attempts                `json:"attempts,omitempty"`
-	Pollers  []workqueue.Poller                `json:"pollers,omitempty"` // the most recent
-	Polls    []workqueue.Poller                `json:"polls,omitempty"`   // the most recent of each filter
+	AsOf     time.Time          `json:"as_of"`           // when they were stored
+	Since    time.Time          `json:"since"`           // when counting began
+	Whole    bool               `json:"whole,omitempty"` // the process ended in good order, and counted every event
+	Lost     time.Time          `json:"lost,omitzero"`   // when an event may last have been missed
+	Live     *gauges            `json:"live,omitempty"`  // of its last walk
+	Accepted window             `json:"accepted"`
+	Refused  window             `json:"refused"`   // commands
+	Publish  window             `json:"published"` // directives; a rejected publish is a failure
+	Started  window             `json:"started"`   // attempts
+	Ended    map[ending]*window `json:"ended,omitempty"`
+	Attempts map[kind]*attempts `json:"attempts,omitempty"`
+	Pollers  []workqueue.Poller `json:"pollers,omitempty"` // the most recent
+	Polls    []workqueue.Poller `json:"polls,omitempty"`   // the most recent of each filter
 }
 
 // attempts counts the ended attempts of one kind.
@@ -95,13 +95,13 @@ type attempts struct {
 	window
 
 	Queued window `json:"queued"` // changes of the number of queued steps
-	// The last ones that this process saw: took from the start to the RESULT, and waited from
-	// the publish to the claim, or to the ACK.
-	took, waited durations
+	// Of those that this process saw: took from the start to the RESULT, and waited from the
+	// publish to the claim, or to the ACK.
+	took, waited timings
 }
 
 func newFigures(since time.Time) *figures {
-	return &figures{Since: since, Ended: map[statemachine.JobState]*window{}, Attempts: map[kind]*attempts{}}
+	return &figures{Since: since, Ended: map[ending]*window{}, Attempts: map[kind]*attempts{}}
 }
 
 // windows returns all windows.
@@ -126,8 +126,8 @@ func (f *figures) add(other *figures) {
 	f.Refused.add(&other.Refused)
 	f.Publish.add(&other.Publish)
 	f.Started.add(&other.Started)
-	for state, w := range other.Ended {
-		entry(f.Ended, state).add(w)
+	for of, w := range other.Ended {
+		entry(f.Ended, of).add(w)
 	}
 	for kind, a := range other.Attempts {
 		entry(f.Attempts, kind).window.add(&a.window)
@@ -162,6 +162,31 @@ func entry[K comparable, V any](all map[K]*V, key K) *V {
 // kind is a [ledger.WorkKind] of one protocol, or of all protocols if Protocol is empty. It
 // can be the key of a JSON object.
 type kind struct{ Protocol, Service, StepType string }
+
+// ending is a state in which jobs of one protocol end, or those of all protocols if Protocol is
+// empty. It can be the key of a JSON object.
+type ending struct {
+	Protocol string
+	State    statemachine.JobState
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (e ending) MarshalText() ([]byte, error) {
+	return []byte(tablestore.Join(e.Protocol, string(e.State))), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (e *ending) UnmarshalText(text []byte) error {
+	parts, err := tablestore.Split(string(text))
+	if err != nil || len(parts) != 2 {
+		return fmt.Errorf("%q is not an end of jobs", text)
+	}
+	e.Protocol, e.State = parts[0], statemachine.JobState(parts[1])
+	return nil
+}
+
+// maxEndings bounds the ends that are counted by protocol. Further ones count over all protocols alone.
+const maxEndings = 400
 
 // everywhere is the kind of work in all protocols.
 func everywhere(of ledger.WorkKind) kind { return kind{Service: of.Service, StepType: of.StepType} }
@@ -292,8 +317,7 @@ func (c *Counts) recordTransition(
 	case t.Object == statemachine.ObjectJob && t.From == "":
 		c.own.Accepted.record(now, one(false))
 	case t.Object == statemachine.ObjectJob && statemachine.JobState(t.To).Terminal():
-		state := statemachine.JobState(t.To)
-		entry(c.own.Ended, state).record(now, one(state == statemachine.JobFailedFinal))
+		c.recordEnd(after, now)
 	case t.Object == statemachine.ObjectStep:
 		c.recordStep(before, after, t, was, since)
 	case t.Object == statemachine.ObjectOutbox:
@@ -302,6 +326,21 @@ func (c *Counts) recordTransition(
 			c.own.Publish.record(now, one(rejected))
 		}
 	}
+}
+
+// recordEnd counts a job that has ended, over all protocols and by protocol. The caller holds mu.
+func (c *Counts) recordEnd(agg *statemachine.Aggregate, now time.Time) {
+	state := agg.Job.State
+	n := one(state == statemachine.JobFailedFinal)
+	entry(c.own.Ended, ending{State: state}).record(now, n)
+	of := ending{agg.Job.ProtocolID, state}
+	if c.own.Ended[of] == nil {
+		if len(c.own.Ended) >= maxEndings {
+			return
+		}
+		of.Protocol = strings.Clone(of.Protocol) // It would otherwise keep a whole row in memory.
+	}
+	entry(c.own.Ended, of).record(now, n)
 }
 
 // rejections returns how often the bus rejected the outbox row.

@@ -350,6 +350,7 @@ func TestRestart_KeepsTheCountsAfterAnOrderlyStop(t *testing.T) {
 			for i := range report.Services {
 				of := &report.Services[i] // A restart forgets the workers and the durations.
 				of.Workers, of.Took, of.Waited = nil, search.Percentiles{}, search.Percentiles{}
+				of.TookInDay, of.WaitedInDay = search.Percentiles{}, search.Percentiles{}
 			}
 		}
 		if diff := cmp.Diff(before, after, cmpopts.IgnoreUnexported(search.Rates{}, search.ServiceCounts{})); diff != "" {

@@ -150,6 +150,8 @@ func encode(f figures) ([]byte, error) {
 		default:
 			f.Attempts = maps.Clone(f.Attempts)
 			maps.DeleteFunc(f.Attempts, func(k kind, _ *attempts) bool { return k.Protocol != "" })
+			f.Ended = maps.Clone(f.Ended)
+			maps.DeleteFunc(f.Ended, func(e ending, _ *window) bool { return e.Protocol != "" })
 			return json.Marshal(&f)
 		}
 		data, err = json.Marshal(&f)

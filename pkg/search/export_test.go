@@ -1,5 +1,19 @@
 package search
 
+import "time"
+
+// DayOf returns the percentiles of these durations, which all ended at that time.
+func DayOf(at time.Time, all []time.Duration) (day Percentiles, kept int) {
+	var of timings
+	for _, took := range all {
+		of.record(at, took)
+	}
+	for _, s := range of.day {
+		kept += len(s.kept)
+	}
+	return of.day.percentiles(lastDay, at), kept
+}
+
 // SetMaxLive sets the most live jobs whose ids are read for one page.
 func (s *Service) SetMaxLive(n int) { s.maxLive = n }
 

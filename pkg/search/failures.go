@@ -148,7 +148,7 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 	if len(counted.of) == 0 {
 		return report, nil
 	}
-	report.From, report.To = f.FailedAfter, f.FailedBefore
+	report.From, report.To = f.EndedAfter, f.EndedBefore
 	if now := time.Now(); report.To.IsZero() || report.To.After(now) {
 		report.To = now
 	}
@@ -181,14 +181,14 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 // step last changed.
 func (x *Finder) retrying(ctx context.Context, f Filter) iter.Seq2[*Found, error] {
 	live, known := f, map[string]bool{}
-	live.State, live.Retrying, live.FailedAfter, live.FailedBefore = "", true, time.Time{}, time.Time{}
+	live.State, live.Retrying, live.EndedAfter, live.EndedBefore = "", true, time.Time{}, time.Time{}
 	return sequence(func(yield func(*Found) bool) error {
 		for found, err := range x.Find(ctx, &live, nil) {
 			if err != nil {
 				return err
 			}
 			step := &found.Job.Steps[found.Job.Job.CurrentStepIndex]
-			if known[found.JobID] || !within(step.UpdatedAt, f.FailedAfter, f.FailedBefore) {
+			if known[found.JobID] || !within(step.UpdatedAt, f.EndedAfter, f.EndedBefore) {
 				continue
 			}
 			known[found.JobID] = true

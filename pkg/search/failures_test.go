@@ -115,7 +115,7 @@ func TestFailures_OfRetryingJobs(t *testing.T) {
 			t.Errorf("all (-want +got):\n%s", diff)
 		}
 		for _, f := range []search.Filter{
-			{StepType: "SCAN"}, {ErrorCode: "paper_jam"}, {RequestType: "type.SCAN"}, {TenantID: "t1", FailedAfter: begin.Add(time.Second)},
+			{StepType: "SCAN"}, {ErrorCode: "paper_jam"}, {RequestType: "type.SCAN"}, {TenantID: "t1", EndedAfter: begin.Add(time.Second)},
 		} {
 			if diff := cmp.Diff([]search.FailureGroup{jam}, retrying(f)); diff != "" {
 				t.Errorf("%+v (-want +got):\n%s", f, diff)
@@ -147,9 +147,9 @@ func TestFailures_HaveTenantsAndAHistogram(t *testing.T) {
 		if diff := cmp.Diff(want, group.Tenants); diff != "" || group.TenantCount != 7 {
 			t.Errorf("%d tenants (-want +got):\n%s", group.TenantCount, diff)
 		}
-		filter := search.Filter{FailedAfter: begin.Add(-30 * time.Minute), FailedBefore: begin.Add(10 * time.Minute)}
+		filter := search.Filter{EndedAfter: begin.Add(-30 * time.Minute), EndedBefore: begin.Add(10 * time.Minute)}
 		report = groups(t, w.Finder, filter)
-		if !report.From.Equal(filter.FailedAfter) || !report.To.Equal(filter.FailedBefore) || report.Groups[0].Histogram[22] != 9 {
+		if !report.From.Equal(filter.EndedAfter) || !report.To.Equal(filter.EndedBefore) || report.Groups[0].Histogram[22] != 9 {
 			t.Errorf("of a time span: from %v to %v: %v", report.From, report.To, report.Groups[0].Histogram)
 		}
 	})
@@ -186,8 +186,8 @@ func TestFailures_CountsByStepAndCode(t *testing.T) {
 			"of a request type":    {search.Filter{RequestType: "type.NLP"}, []search.FailureGroup{otherGroup}},
 			"before a time":        {search.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []search.FailureGroup{early}},
 			"after a time":         {search.Filter{CreatedAfter: at}, []search.FailureGroup{otherGroup, brokenGroup}},
-			"failed after a time":  {search.Filter{FailedAfter: at}, []search.FailureGroup{otherGroup, brokenGroup}},
-			"failed before a time": {search.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []search.FailureGroup{early}},
+			"failed after a time":  {search.Filter{EndedAfter: at}, []search.FailureGroup{otherGroup, brokenGroup}},
+			"failed before a time": {search.Filter{EndedBefore: begin.Add(2 * time.Minute)}, []search.FailureGroup{early}},
 			"of a step type":       {search.Filter{StepType: "NLP"}, []search.FailureGroup{otherGroup}},
 			"of a code":            {search.Filter{ErrorCode: "broken"}, []search.FailureGroup{brokenGroup}},
 			"of a service":         {search.Filter{Service: "s", ErrorCode: "broken"}, []search.FailureGroup{brokenGroup}},

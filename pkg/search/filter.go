@@ -29,12 +29,12 @@ type Filter struct {
 	// Both need TenantID.
 	DocID string            `json:"doc_id,omitempty"`
 	Tags  statemachine.Tags `json:"tags,omitempty"`
-	// Created… bound the time of acceptance, and Failed… that of the failure of a failed job:
+	// Created… bound the time of acceptance, and Ended… that of the end of an ended job:
 	// After ≤ time < Before.
 	CreatedAfter  time.Time `json:"created_after,omitzero"`
 	CreatedBefore time.Time `json:"created_before,omitzero"`
-	FailedAfter   time.Time `json:"failed_after,omitzero"`
-	FailedBefore  time.Time `json:"failed_before,omitzero"`
+	EndedAfter    time.Time `json:"ended_after,omitzero"`
+	EndedBefore   time.Time `json:"ended_before,omitzero"`
 
 	// HasOutbox selects jobs that have an outbox row of their latest attempt. Outbox is the
 	// state of that row. Lane is that of the current step.
@@ -64,13 +64,18 @@ func (f *Filter) Fault() (field, message string) {
 	switch {
 	case disordered(f.CreatedAfter, f.CreatedBefore):
 		return "created_after", "must be before created_before"
-	case disordered(f.FailedAfter, f.FailedBefore):
-		return "failed_after", "must be before failed_before"
+	case disordered(f.EndedAfter, f.EndedBefore):
+		return "ended_after", "must be before ended_before"
+	case f.ended() && f.State != "" && !f.State.Terminal():
+		return "state", "must be that of ended jobs with ended_after or ended_before"
 	case f.indexed() && f.TenantID == "":
 		return "tenant_id", "is required to find jobs by document or tag"
 	}
 	return "", ""
 }
+
+// ended reports whether the filter bounds the time at which a job ended.
+func (f *Filter) ended() bool { return !f.EndedAfter.IsZero() || !f.EndedBefore.IsZero() }
 
 // check returns a problem that names the first invalid parameter.
 func (f *Filter) check(after string) error {
@@ -78,8 +83,11 @@ func (f *Filter) check(after string) error {
 	if field, fault := f.Fault(); field != "" {
 		message = "parameter " + field + " " + fault
 	}
-	if len(f.Waiting) > 0 && f.State.Terminal() {
+	switch {
+	case len(f.Waiting) > 0 && f.State.Terminal():
 		message = "parameter waiting selects live jobs, but state=" + string(f.State) + " ended ones"
+	case len(f.Waiting) > 0 && f.ended():
+		message = "parameter waiting selects live jobs, but ended_after and ended_before ended ones"
 	}
 	if after != "" && ledger.ParseJobID(after) != nil {
 		message = "page_token is invalid"
@@ -99,7 +107,7 @@ func (f *Filter) ofLive() bool {
 	return (f.State != "" || len(f.Waiting) > 0 || f.ProtocolID != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" ||
 		f.ErrorCode != "" || f.Retryable || f.Retrying || f.Lane != nil ||
 		f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
-		!f.State.Terminal() && f.CorrelationID == "" && !f.indexed()
+		!f.State.Terminal() && !f.ended() && f.CorrelationID == "" && !f.indexed()
 }
 
 // mayMatch reports whether the filter may select the job of an index row. A row of all jobs
@@ -117,7 +125,7 @@ func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 		return false
 	}
 	return is(f.RequestType, row.RequestType) && is(f.Service, row.Service) && is(f.StepType, row.StepType) &&
-		is(f.ErrorCode, row.ErrorCode) && within(row.EndedAt, f.FailedAfter, f.FailedBefore)
+		is(f.ErrorCode, row.ErrorCode) && within(row.EndedAt, f.EndedAfter, f.EndedBefore)
 }
 
 // Matches reports whether the filter selects the job.
@@ -126,15 +134,15 @@ func (f *Filter) Matches(agg *statemachine.Aggregate) bool {
 		return false
 	}
 	job, traits := &agg.Job, TraitsOf(agg)
-	failed := job.State == statemachine.JobFailedFinal
-	if failed {
+	switch {
+	case job.State == statemachine.JobFailedFinal:
 		traits.ErrorCode = job.ErrorCode
-	} else if job.State.Terminal() {
+	case job.State.Terminal():
 		traits.ErrorCode = ""
 	}
 	return f.fits(&traits) && is(f.CorrelationID, job.CorrelationID) && is(f.DocID, job.DocID) && job.Tags.Include(f.Tags) &&
 		within(job.CreatedAt, f.CreatedAfter, f.CreatedBefore) &&
-		(f.FailedAfter.IsZero() && f.FailedBefore.IsZero() || failed && within(job.CompletedAt, f.FailedAfter, f.FailedBefore)) &&
+		(!f.ended() || job.State.Terminal() && within(job.CompletedAt, f.EndedAfter, f.EndedBefore)) &&
 		(f.UnchangedSince.IsZero() || !agg.Steps[job.CurrentStepIndex].UpdatedAt.After(f.UnchangedSince))
 }
 

@@ -99,8 +99,8 @@ func (f *Filter) months(after string) (oldest, newest time.Time) {
 	if !f.CreatedBefore.IsZero() {
 		end = f.CreatedBefore
 	}
-	if !f.FailedBefore.IsZero() && f.FailedBefore.Before(end) {
-		end = f.FailedBefore // A job fails after its acceptance.
+	if !f.EndedBefore.IsZero() && f.EndedBefore.Before(end) {
+		end = f.EndedBefore // A job ends after its acceptance.
 	}
 	last := time.Now() // of the months that are read by default
 	if end.Before(last) {

@@ -60,9 +60,6 @@ func encodedSize(agg *Shown) int {
 // the position is empty: the search for a page ends after 2,000 jobs, 20,000 index rows or
 // 5 s. Each job is read from its own rows. The errors are [*apierror.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
-	if f.State == "" && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()) {
-		f.State = statemachine.JobFailedFinal
-	}
 	var found []Shown
 	size, firsts := 0, lineFirsts{}
 	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {

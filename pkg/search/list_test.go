@@ -76,16 +76,21 @@ func TestList(t *testing.T) {
 			filter search.Filter
 			want   func(i int) bool
 		}{
-			"all":                   {search.Filter{CreatedAfter: all}, func(int) bool { return true }},
-			"the last months":       {search.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
-			"of a tenant":           {search.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
-			"of an unknown tenant":  {search.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
-			"that are cancelled":    {search.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
-			"that are dispatching":  {search.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
-			"of a request type":     {search.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
-			"from a time on":        {search.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
-			"before a time":         {search.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
-			"before a far time":     {search.Filter{CreatedAfter: all, CreatedBefore: day(99 * 366)}, func(int) bool { return true }},
+			"all":                  {search.Filter{CreatedAfter: all}, func(int) bool { return true }},
+			"the last months":      {search.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
+			"of a tenant":          {search.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
+			"of an unknown tenant": {search.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
+			"that are cancelled":   {search.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
+			"that are dispatching": {search.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
+			"of a request type":    {search.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
+			"from a time on":       {search.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
+			"before a time":        {search.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
+			"before a far time":    {search.Filter{CreatedAfter: all, CreatedBefore: day(99 * 366)}, func(int) bool { return true }},
+			"that ended since":     {search.Filter{CreatedAfter: all, EndedAfter: day(100)}, func(i int) bool { return i == 11 || i == 14 }},
+			"of a type that ended": {
+				search.Filter{CreatedAfter: all, EndedBefore: day(99 * 366), RequestType: "r1"},
+				func(i int) bool { return i%6 == 5 },
+			},
 			"with a correlation id": {search.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
 			"of one correlation id": {search.Filter{CorrelationID: "c1"}, func(i int) bool { return i/3 == 1 }},
 			"of an unknown one":     {search.Filter{CorrelationID: "c"}, func(int) bool { return false }},
@@ -361,6 +366,14 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 			_, _, err := s.List(t.Context(), search.Filter{
 				State: statemachine.JobSucceeded, Waiting: []statemachine.Reason{statemachine.ReasonQueued},
 			}, 1, "")
+			return err
+		},
+		"waiting for its end": func() error {
+			_, _, err := s.List(t.Context(), search.Filter{EndedBefore: now, Waiting: []statemachine.Reason{statemachine.ReasonQueued}}, 1, "")
+			return err
+		},
+		"state": func() error {
+			_, _, err := s.List(t.Context(), search.Filter{State: statemachine.JobQueued, EndedAfter: now}, 1, "")
 			return err
 		},
 	} {

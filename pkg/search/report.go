@@ -30,8 +30,8 @@ type CountsReport struct {
 	// Published counts the publishes of directives. Those that the bus rejected are
 	// failures; those that failed during an outage do not count.
 	Published Rates
-	Started   Rates // attempts
-	Ended     map[statemachine.JobState]Rates
+	Started   Rates                           // attempts
+	Ended     map[statemachine.JobState]Rates // of the report's protocol, or of all
 	// OldestJob is when the oldest live job that does not wait for its date was accepted, OldestRunning when the
 	// longest-running step was started, and NextRetry when the next step in backoff is due;
 	// zero if there is none.
@@ -84,9 +84,9 @@ type ServiceCounts struct {
 	// Attempts counts the attempts that ended with a RESULT or a deadline.
 	Attempts Rates
 	// Took is the time from the start to the RESULT, and Waited the time from the publish to
-	// the claim or, without a claim, to the ACK, of the attempts that this process saw end
-	// or begin.
-	Took, Waited Percentiles
+	// the claim or, without a claim, to the ACK, of the attempts of the last hour that this
+	// process saw end or begin. TookInDay and WaitedInDay are of the last day.
+	Took, Waited, TookInDay, WaitedInDay Percentiles
 	// Workers are the workers that polled for such work in the last hour, the most recent
 	// first.
 	Workers []workqueue.Poller
@@ -113,8 +113,8 @@ func (s *ServiceCounts) QueuedByMinute(n int) []int {
 // work even if nothing was counted for them.
 func (c *Counts) Report(kinds ...ledger.WorkKind) *CountsReport { return c.ReportOf("", kinds...) }
 
-// ReportOf is [Counts.Report], but if the protocol is not empty, its services count only the
-// steps of that protocol's jobs. It then leaves out kinds that are counted as [Other].
+// ReportOf is [Counts.Report], but if the protocol is not empty, its services and Ended count only
+// that protocol's jobs. It then leaves out kinds that are counted as [Other].
 func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsReport {
 	now, pollers := tablestore.Now(), c.pollers()
 	c.mu.Lock()
@@ -151,7 +151,7 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	}
 	for _, state := range statemachine.JobStates {
 		if state.Terminal() {
-			out.Ended[state] = entry(sum.Ended, state).rates(now, sum.Since)
+			out.Ended[state] = entry(sum.Ended, ending{protocol, state}).rates(now, sum.Since)
 		} else {
 			out.Jobs[state] = live.Jobs[state]
 		}
@@ -206,7 +206,8 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 		s.Held, s.HeldBy, s.heldQueued = steps.Phases[PhaseHeld], steps.HeldBy, steps.HeldQueued
 	}
 	if own := c.own.Attempts[of]; own != nil {
-		s.Took, s.Waited = own.took.percentiles(now), own.waited.percentiles(now)
+		s.Took, s.Waited = own.took.hour.percentiles(lastHour, now), own.waited.hour.percentiles(lastHour, now)
+		s.TookInDay, s.WaitedInDay = own.took.day.percentiles(lastDay, now), own.waited.day.percentiles(lastDay, now)
 	}
 	for i := range pollers {
 		if pollers[i].CoversKind(s.WorkKind) {

@@ -1,8 +1,10 @@
 package search
 
 import (
+	"cmp"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -122,13 +124,37 @@ func (r Rate) ErrorRate() float64 {
 	return float64(r.Failed) / float64(r.Count)
 }
 
-// maxDurations bounds the durations of one kind that are kept.
-const maxDurations = 500
+// span is a time over which durations are kept: of each slot of time at most so many, chosen at
+// random, so that percentiles take bounded memory at any rate.
+type span struct {
+	over, slot time.Duration
+	most       int
+}
 
-// durations holds the last durations of one kind, as a ring that starts at oldest.
-type durations struct {
-	ring   []duration
-	oldest int
+var (
+	lastHour = span{hour, 5 * minute, 40}
+	lastDay  = span{24 * hour, hour, 64}
+)
+
+// timings holds durations of one kind.
+type timings struct{ hour, day durations }
+
+// record adds a duration.
+func (t *timings) record(at time.Time, took time.Duration) {
+	if t.hour == nil {
+		t.hour, t.day = durations{}, durations{}
+	}
+	t.hour.record(lastHour, at, took)
+	t.day.record(lastDay, at, took)
+}
+
+// durations holds the durations of a [span], by slot.
+type durations map[int64]*sample
+
+// sample holds some of n durations.
+type sample struct {
+	n    int
+	kept []duration
 }
 
 type duration struct {
@@ -136,34 +162,54 @@ type duration struct {
 	took time.Duration
 }
 
-// record adds a duration.
-func (d *durations) record(at time.Time, took time.Duration) {
-	if len(d.ring) < maxDurations {
-		d.ring = append(d.ring, duration{at, took})
-		return
+func (d durations) record(of span, at time.Time, took time.Duration) {
+	now := at.UnixNano() / int64(of.slot)
+	s := d[now]
+	if s == nil {
+		maps.DeleteFunc(d, func(slot int64, _ *sample) bool { return slot < now-int64(of.over/of.slot) })
+		s = new(sample)
+		d[now] = s
 	}
-	d.ring[d.oldest], d.oldest = duration{at, took}, (d.oldest+1)%maxDurations
+	s.n++
+	if len(s.kept) < of.most {
+		s.kept = append(s.kept, duration{at, took})
+	} else if i := rand.IntN(s.n); i < of.most { //nolint:gosec // Each of the n is kept with the same probability.
+		s.kept[i] = duration{at, took}
+	}
 }
 
-// percentiles returns the percentiles of those of the last hour.
-func (d *durations) percentiles(now time.Time) Percentiles {
-	var recent []time.Duration
-	for _, one := range d.ring {
-		if now.Sub(one.at) <= hour {
-			recent = append(recent, one.took)
+// percentiles returns the percentiles of the span that ends now.
+func (d durations) percentiles(of span, now time.Time) Percentiles {
+	type weighted struct {
+		took   time.Duration
+		weight float64
+	}
+	var recent []weighted
+	total := 0.0
+	for _, s := range d {
+		weight := float64(s.n) / float64(len(s.kept))
+		for _, one := range s.kept {
+			if now.Sub(one.at) <= of.over {
+				recent = append(recent, weighted{one.took, weight})
+				total += weight
+			}
 		}
 	}
-	slices.Sort(recent)
-	of := func(share float64) time.Duration {
-		if len(recent) == 0 {
-			return 0
+	slices.SortFunc(recent, func(a, b weighted) int { return cmp.Compare(a.took, b.took) })
+	share := func(share float64) time.Duration {
+		sum := 0.0
+		for _, one := range recent {
+			if sum += one.weight; sum >= share*total {
+				return one.took.Round(time.Millisecond)
+			}
 		}
-		return recent[int(math.Ceil(share*float64(len(recent))))-1].Round(time.Millisecond)
+		return 0
 	}
-	return Percentiles{Count: len(recent), P50: of(0.50), P95: of(0.95), P99: of(0.99)}
+	return Percentiles{Count: int(math.Round(total)), P50: share(0.50), P95: share(0.95), P99: share(0.99)}
 }
 
-// Percentiles are percentiles of the last durations, at most 500 of the last hour.
+// Percentiles are percentiles of durations: of Count attempts, of which some were measured, chosen at
+// random.
 type Percentiles struct {
 	Count         int
 	P50, P95, P99 time.Duration

@@ -73,6 +73,82 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 	})
 }
 
+func TestDurations_AreThoseOfTheLastDay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		attempt := func(took time.Duration) {
+			p.submit("ocr")
+			item := p.claim("ocr", 1, true)[0]
+			time.Sleep(took)
+			p.complete(item)
+		}
+		expect := func(when string, hour, day search.Percentiles) {
+			t.Helper()
+			ocr := p.service("ocr")
+			if diff := cmp.Diff([]search.Percentiles{hour, day}, []search.Percentiles{ocr.Took, ocr.TookInDay}); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+			if ocr.WaitedInDay.Count != day.Count {
+				t.Errorf("%s: waited %+v", when, ocr.WaitedInDay)
+			}
+		}
+		of := func(n int, p50, others time.Duration) search.Percentiles {
+			return search.Percentiles{Count: n, P50: p50, P95: others, P99: others}
+		}
+		for range 3 {
+			attempt(time.Second)
+		}
+		expect("at once", of(3, time.Second, time.Second), of(3, time.Second, time.Second))
+		time.Sleep(2 * time.Hour)
+		attempt(5 * time.Second)
+		expect("two hours later", of(1, 5*time.Second, 5*time.Second), of(4, time.Second, 5*time.Second))
+		time.Sleep(23 * time.Hour)
+		expect("a day later", search.Percentiles{}, of(1, 5*time.Second, 5*time.Second))
+	})
+}
+
+// Of many durations a bounded number is kept, and yet each counts for as much as the others.
+func TestDurations_AreSampled(t *testing.T) {
+	t.Parallel()
+	var all []time.Duration
+	for n := range 100_000 {
+		all = append(all, time.Duration(n)*time.Millisecond)
+	}
+	day, kept := search.DayOf(time.Now(), all)
+	if day.Count != len(all) || kept != 64 {
+		t.Errorf("%d of %d durations are kept", kept, day.Count)
+	}
+	// The median of 64 of them is beyond these bounds less than once in a million runs.
+	if day.P50 < 20*time.Second || day.P50 > 80*time.Second || day.P95 < day.P50 || day.P99 < day.P95 {
+		t.Errorf("%+v", day)
+	}
+}
+
+func TestEnds_AreCountedByProtocol(t *testing.T) {
+	t.Parallel()
+	p := alone(t)
+	p.submit("ocr") // Protocols take turns.
+	p.submit("ocr")
+	items := p.claim("ocr", 2, true)
+	p.complete(items[0])
+	p.fail(items[1], false)
+	expect := func(p *process) {
+		t.Helper()
+		var got [][2]int64
+		for _, protocol := range []string{"", protocols[0], protocols[1], "unknown"} {
+			ended := p.ReportOf(protocol).Ended
+			got = append(got, [2]int64{ended[statemachine.JobSucceeded].Total, ended[statemachine.JobFailedFinal].Hour.Failed})
+		}
+		if diff := cmp.Diff([][2]int64{{1, 1}, {0, 1}, {1, 0}, {0, 0}}, got); diff != "" {
+			t.Errorf("succeeded and failed jobs of all, of each and of no protocol (-want +got):\n%s", diff)
+		}
+	}
+	expect(p)
+	musttest.NoError(t, p.Close(t.Context(), true))
+	expect(start(t, p.store, ""))
+}
+
 func TestAttempts_CountResultsAndDeadlines(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -4280,14 +4280,14 @@ export interface components {
             truncated: boolean;
             /**
              * Format: date-time
-             * @description When the histograms begin: `failed_after`, or the first failure; absent if
+             * @description When the histograms begin: `ended_after`, or the first failure; absent if
              *     there are no groups.
              * @example 2026-01-27T10:02:00.000Z
              */
             from?: string;
             /**
              * Format: date-time
-             * @description When the histograms end, `failed_before` or now; absent if there are no groups.
+             * @description When the histograms end, `ended_before` or now; absent if there are no groups.
              * @example 2026-01-27T12:00:00.000Z
              */
             to?: string;
@@ -4371,16 +4371,16 @@ export interface components {
             created_before?: string;
             /**
              * Format: date-time
-             * @description Only jobs that failed at this time or later.
+             * @description Only jobs that ended at this time or later.
              * @example 2026-01-27T00:00:00.000Z
              */
-            failed_after?: string;
+            ended_after?: string;
             /**
              * Format: date-time
-             * @description Only jobs that failed before this time.
+             * @description Only jobs that ended before this time.
              * @example 2026-01-28T00:00:00.000Z
              */
-            failed_before?: string;
+            ended_before?: string;
             /**
              * @description Where the reruns start. Absent means the failed step, and with the state SUCCEEDED the
              *     first one. With `failed`, jobs that succeeded are left out, unless the protocol is
@@ -4611,16 +4611,16 @@ export interface components {
             created_before?: string;
             /**
              * Format: date-time
-             * @description Jobs that failed at this time or later.
+             * @description Jobs that ended at this time or later.
              * @example 2026-01-27T00:00:00.000Z
              */
-            failed_after?: string;
+            ended_after?: string;
             /**
              * Format: date-time
-             * @description Jobs that failed before this time.
+             * @description Jobs that ended before this time.
              * @example 2026-01-27T00:00:00.000Z
              */
-            failed_before?: string;
+            ended_before?: string;
         };
         /** @description An operation on many jobs. */
         Operation: {
@@ -5854,12 +5854,12 @@ export interface components {
             failed: number[];
         };
         /**
-         * @description Percentiles of the durations in the last hour, of at most the last 500 that the answering
-         *     process has seen since its start.
+         * @description Percentiles of durations that the answering process has seen since its start. Of many they
+         *     are those of a random sample.
          */
         Percentiles: {
             /**
-             * @description How many durations these are of.
+             * @description How many durations it has seen.
              * @example 117
              */
             count: number;
@@ -6213,10 +6213,14 @@ export interface components {
              *     not count.
              */
             attempts: components["schemas"]["Rates"];
-            /** @description From the start of an attempt to its RESULT. */
+            /** @description From the start of an attempt to its RESULT, in the last hour. */
             duration_seconds: components["schemas"]["Percentiles"];
-            /** @description From the publish of a directive to its claim; on Service Bus, to its ACK. */
+            /** @description From the publish of a directive to its claim, in the last hour; on Service Bus, to its ACK. */
             queue_wait_seconds: components["schemas"]["Percentiles"];
+            /** @description As `duration_seconds`, in the last 24 hours. */
+            duration_seconds_in_day: components["schemas"]["Percentiles"];
+            /** @description As `queue_wait_seconds`, in the last 24 hours. */
+            queue_wait_seconds_in_day: components["schemas"]["Percentiles"];
             /** @description The workers that asked for such work in the last hour, most recent first. */
             workers: components["schemas"]["ServiceWorker"][];
             /**
@@ -6334,6 +6338,31 @@ export interface components {
             complete_since: string;
             /** @description The services. */
             services: components["schemas"]["Service"][];
+            /**
+             * @description Ended jobs by state, of one protocol if the list is. FAILED_FINAL is a failure.
+             * @example {
+             *       "SUCCEEDED": {
+             *         "last_minute": {
+             *           "count": 2,
+             *           "failed": 0,
+             *           "over_seconds": 100,
+             *           "per_second": 0.02,
+             *           "error_rate": 0
+             *         },
+             *         "last_hour": {
+             *           "count": 73,
+             *           "failed": 0,
+             *           "over_seconds": 3640,
+             *           "per_second": 0.02,
+             *           "error_rate": 0
+             *         },
+             *         "total": 4711
+             *       }
+             *     }
+             */
+            ended: {
+                [key: string]: components["schemas"]["Rates"];
+            };
             /**
              * @description The tenants with the most steps that wait for a worker, are held or under way. A list of one
              *     protocol has none.
@@ -7899,15 +7928,15 @@ export interface operations {
                  */
                 created_before?: string;
                 /**
-                 * @description Only jobs that failed at this time or later.
+                 * @description Only jobs that ended at this time or later.
                  * @example 2026-01-27T00:00:00.000Z
                  */
-                failed_after?: string;
+                ended_after?: string;
                 /**
-                 * @description Only jobs that failed before this time.
+                 * @description Only jobs that ended before this time.
                  * @example 2026-01-28T00:00:00.000Z
                  */
-                failed_before?: string;
+                ended_before?: string;
                 /**
                  * @description The number of entries per page. Entries of one change are never split, so a page of a
                  *     job's history may have a few more.
@@ -9127,12 +9156,12 @@ export interface operations {
                  * @description Only jobs that failed at this time or later.
                  * @example 2026-01-27T00:00:00.000Z
                  */
-                failed_after?: string;
+                ended_after?: string;
                 /**
                  * @description Only jobs that failed before this time.
                  * @example 2026-01-28T00:00:00.000Z
                  */
-                failed_before?: string;
+                ended_before?: string;
                 /**
                  * @description Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
                  *     `retrying`: live jobs whose current step failed and is retried; at most 2,000 live jobs
