@@ -1,7 +1,23 @@
-// The pages of the console, found by the links to them.
+// The pages of the console, found by the links to them, and pictures of them.
+
+import { mkdirSync } from "node:fs";
+import path from "node:path";
 
 export const phone = { width: 390, height: 844 };
 export const desk = { width: 1440, height: 900 };
+
+// forms are those in which each page is shown.
+export const forms = [[desk, "light"], [desk, "dark"], [phone, "light"], [phone, "dark"]];
+
+// screenshots is the folder of the pictures. It is kept when a test ends.
+export const screenshots = path.join(import.meta.dirname, "screenshots");
+
+// picture takes a picture of the page that is shown in that form.
+export async function picture(page, target, [viewport, colorScheme]) {
+  mkdirSync(screenshots, { recursive: true });
+  const name = target.replace(/[^a-z]+/gi, "-").slice(1, 60);
+  await page.screenshot({ path: path.join(screenshots, `${name}-${viewport.width}-${colorScheme}.png`), fullPage: target !== "/docs" });
+}
 
 // kind names what pages of different jobs and filters have in common.
 const kind = (url) => url.pathname.replace(/(\/(?:jobs|lines|operations|services|protocols)\/).+/, "$1*") +

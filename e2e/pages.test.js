@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { audit } from "./audit.js";
 import { openPage } from "./browser.js";
-import { crawl, desk, phone } from "./crawl.js";
+import { crawl, desk, forms, phone, picture } from "./crawl.js";
 import { seed, seeded } from "./seed.js";
 import { serve } from "./server.js";
 
@@ -17,10 +17,13 @@ test("each page suits a phone, a screen reader and either colour scheme", async 
   for (const target of targets) {
     const response = await page.goto(target);
     if (!response.ok()) faults.push(`${target} answers ${response.status()}`);
-    for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
+    for (const form of forms) {
+      const [viewport, colorScheme] = form;
       await page.emulateMedia({ colorScheme });
       await page.setViewportSize(viewport);
-      faults.push(...await audit(page, `${target} (${colorScheme}, ${viewport.width} px)`));
+      // Each viewport and each scheme is checked once, and all four are there to be looked at.
+      if ((viewport === desk) === (colorScheme === "light")) faults.push(...await audit(page, `${target} (${colorScheme}, ${viewport.width} px)`));
+      await picture(page, target, form);
     }
   }
   assert.deepEqual(faults, []);

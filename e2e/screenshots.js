@@ -1,15 +1,13 @@
 // Screenshots of every page of a busy server, into the folder screenshots: on a desk and on
 // a phone, light and dark. Arguments select pages whose URL matches one of them.
 
-import { mkdirSync, rmSync } from "node:fs";
-import path from "node:path";
+import { rmSync } from "node:fs";
 
 import { launch } from "./chromium.js";
-import { crawl, desk, phone } from "./crawl.js";
+import { crawl, forms, picture, screenshots } from "./crawl.js";
 import { invoice, seed, seeded, timeout } from "./seed.js";
 import { serve } from "./server.js";
 
-const folder = path.join(import.meta.dirname, "screenshots");
 const wanted = process.argv.slice(2).map((pattern) => new RegExp(pattern));
 const pause = (ms) => new Promise((resume) => { setTimeout(resume, ms); });
 
@@ -56,21 +54,20 @@ async function main(t) {
   t.after(() => browser.close());
   await pause(Number(process.env.WARM_UP ?? 75) * 1000);
 
-  if (wanted.length === 0) rmSync(folder, { recursive: true, force: true });
-  mkdirSync(folder, { recursive: true });
+  if (wanted.length === 0) rmSync(screenshots, { recursive: true, force: true });
   const page = await browser.newPage({ baseURL: server.url, locale: "en-GB" });
   const targets = (await crawl(page)).filter((target) => wanted.length === 0 || wanted.some((pattern) => pattern.test(target)));
   for (const target of targets) {
-    for (const [viewport, colorScheme] of [[desk, "light"], [desk, "dark"], [phone, "light"], [phone, "dark"]]) {
+    for (const form of forms) {
+      const [viewport, colorScheme] = form;
       await page.setViewportSize(viewport);
       await page.emulateMedia({ colorScheme });
       await page.goto(target);
       await pause(500); // Charts are drawn.
-      const name = target.replace(/[^a-z]+/gi, "-").slice(1, 60);
-      await page.screenshot({ path: path.join(folder, `${name}-${viewport.width}-${colorScheme}.png`), fullPage: target !== "/docs" });
+      await picture(page, target, form);
     }
   }
-  console.log(`${targets.length} pages are in ${folder}`);
+  console.log(`${targets.length} pages are in ${screenshots}`);
 }
 
 const closing = [];
