@@ -2,11 +2,12 @@ package search
 
 import "time"
 
-// DayOf returns the percentiles of these durations, which all ended at that time.
+// DayOf returns the percentiles of these durations, which ended one after the other within the day until
+// that time.
 func DayOf(at time.Time, all []time.Duration) (day Percentiles, kept int) {
 	var of timings
-	for _, took := range all {
-		of.record(at, took)
+	for i, took := range all {
+		of.record(at.Add(lastDay.over*time.Duration(i-len(all)+1)/time.Duration(len(all))), took)
 	}
 	for _, s := range of.day {
 		kept += len(s.kept)

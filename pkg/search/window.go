@@ -125,7 +125,7 @@ func (r Rate) ErrorRate() float64 {
 }
 
 // span is a time over which durations are kept: of each slot of time at most so many, chosen at
-// random, so that percentiles take bounded memory at any rate.
+// random, so that percentiles take bounded memory and time at any rate: a report holds a lock of commits.
 type span struct {
 	over, slot time.Duration
 	most       int
@@ -133,7 +133,7 @@ type span struct {
 
 var (
 	lastHour = span{hour, 5 * minute, 40}
-	lastDay  = span{24 * hour, hour, 64}
+	lastDay  = span{24 * hour, hour, 24}
 )
 
 // timings holds durations of one kind.
