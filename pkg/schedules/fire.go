@@ -255,7 +255,7 @@ func (s *Service) submit(
 	switch {
 	case err == nil, errors.Is(err, ledger.ErrClaimSettled):
 		return s.outcome(ctx, sc.id, row)
-	case passing(err):
+	case passing(err), fire.waits(err):
 		return *fire, tablestore.Op{}, err
 	}
 	problem, _ := errors.AsType[*apierror.Error](err)
@@ -274,6 +274,12 @@ func passing(err error) bool {
 	}
 	status := problem.Code.Status()
 	return status >= http500 || status == http429
+}
+
+// waits reports whether a backfill waits until the line of the schedule is empty. It never cancels what runs, and skips nothing.
+func (f *Fire) waits(err error) bool {
+	problem, ok := errors.AsType[*apierror.Error](err)
+	return f.BackfillID != "" && ok && problem.Code == apierror.LineBusy
 }
 
 // reason returns what the history says of a refusal.
@@ -337,6 +343,8 @@ func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledg
 	switch {
 	case def.Overlap == OverlapAllow, submission.Ordered():
 		order = nil
+	case fire.BackfillID != "":
+		order.Mode = statemachine.OrderReject
 	case def.Overlap == OverlapQueue:
 		most = 1
 	case def.Overlap == OverlapCancel:

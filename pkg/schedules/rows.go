@@ -20,9 +20,9 @@ const (
 	rowVersion  = "VERSION"
 	rowFire     = "FIRE"  // the claim and history of an occurrence, newest first
 	rowRange    = "RANGE" // many missed occurrences, newest first
-	rowRun      = "RUN"   // the claim and history of a run by hand
+	rowRun      = "RUN"   // the claim and history of a run by hand, or of an occurrence that is repeated; newest first
+	rowRunKey   = "RUNKEY"
 	rowBackfill = "BACKFILL"
-	rowRepeat   = "REPEAT" // the claim of an occurrence of a repeating backfill
 )
 
 // partitionEntries holds the entries of all schedules in the schedule of jobs.
@@ -66,6 +66,11 @@ type version struct {
 	Actor     string    `column:"actor"`
 }
 
+// runKey says when the run was requested first that has an idempotency key: the time is part of its row's key.
+type runKey struct {
+	At time.Time `column:"at"`
+}
+
 // nameRow says which schedule has a name.
 type nameRow struct {
 	ID        string    `column:"schedule_id"`
@@ -83,6 +88,7 @@ var (
 	nameCodec     = tablestore.NewCodec[nameRow]()
 	entryCodec    = tablestore.NewCodec[entryRow]()
 	fireCodec     = tablestore.NewCodec[Fire]()
+	runKeyCodec   = tablestore.NewCodec[runKey]()
 	backfillCodec = tablestore.NewCodec[Backfill]()
 )
 
@@ -111,6 +117,9 @@ func newestFirst(at time.Time) string { return tablestore.Pad(maxMillis-at.UnixM
 
 // fireRow returns the row key of an occurrence.
 func fireRow(at time.Time) string { return tablestore.Join(rowFire, newestFirst(at)) }
+
+// runRow returns the row key of what was run for that time: of is the digest of the run's key, or the id of the backfill.
+func runRow(at time.Time, of string) string { return tablestore.Join(rowRun, newestFirst(at), of) }
 
 // entryKey addresses an entry.
 func (s *Service) entryKey(id string, due time.Time, nonce string) tablestore.Key {

@@ -16,7 +16,8 @@ const (
 	MaxCommand    = 256 << 10 // bytes of a command
 	MaxCatchUp    = 500       // occurrences that policy all fires after a downtime
 	MaxBackfill   = 10_000    // occurrences of one backfill
-	BackfillRate  = 10        // occurrences a second
+	MaxRate       = 10        // occurrences a second of a backfill
+	MinRate       = 0.01      // occurrences a second of a backfill
 	MaxWindow     = 7 * 24 * time.Hour
 	DefaultWindow = time.Hour
 )
@@ -33,6 +34,12 @@ var (
 	ErrLimit = errors.New("the limit of schedules is reached")
 	// ErrState is returned when the state of the schedule does not allow the request.
 	ErrState = errors.New("the state of the schedule does not allow this")
+	// ErrNoBackfill is returned when the schedule has no backfill of that id.
+	ErrNoBackfill = errors.New("no such backfill")
+	// ErrBackfilling is returned when a backfill of the schedule has not ended.
+	ErrBackfilling = errors.New("another backfill of the schedule has not ended")
+	// ErrKeyReused is returned when the idempotency key is that of another backfill.
+	ErrKeyReused = errors.New("the idempotency key is that of another backfill")
 )
 
 // InvalidError says why a definition, a run or a backfill is refused.
@@ -158,27 +165,11 @@ type Fire struct {
 	// From is the first of many missed occurrences, of which ScheduledFor is the last and Count the number. It is zero for one.
 	From  time.Time `column:"from" json:"from,omitzero"`
 	Count int       `column:"count" json:"count,omitempty"`
-	// RunKey is the key of a run by hand, or the id of a repeating backfill.
+	// RunKey is the key of a run by hand.
 	RunKey string `column:"run_key" json:"-"`
+	// BackfillID names the backfill that decided it.
+	BackfillID string `column:"backfill_id" json:"backfill_id,omitempty"`
 }
 
 // Late returns how long after its time the occurrence was decided.
 func (f *Fire) Late() time.Duration { return max(0, f.DecidedAt.Sub(f.ScheduledFor)) }
-
-// Backfill is the firing of past occurrences. It is resumed after a crash.
-type Backfill struct {
-	ID        string    `column:"id" json:"backfill_id"`
-	From      time.Time `column:"from" json:"from"` // included, as To
-	To        time.Time `column:"to" json:"to"`
-	Repeat    bool      `column:"repeat" json:"repeat"` // fires also what has a job
-	Cursor    time.Time `column:"cursor" json:"cursor,omitzero"`
-	Total     int       `column:"total" json:"total"`
-	Fired     int       `column:"fired" json:"fired"`
-	Left      int       `column:"left_alone" json:"left_alone"` // had a job
-	Refused   int       `column:"refused" json:"refused"`
-	Done      bool      `column:"done" json:"done"`
-	Due       time.Time `column:"due" json:"-"` // of its entry, unless it is done
-	Actor     string    `column:"actor" json:"actor,omitempty"`
-	Reason    string    `column:"reason" json:"reason,omitempty"`
-	CreatedAt time.Time `column:"created_at" json:"created_at"`
-}

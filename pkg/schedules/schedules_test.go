@@ -3,6 +3,7 @@ package schedules_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -38,6 +39,7 @@ type house struct {
 	cron     *background.Cron
 	jobs     *ledgertest.Ledger
 	commands *commands.Service
+	protocol *commands.ProtocolHolder
 }
 
 // open returns a process on the store.
@@ -45,28 +47,41 @@ func open(t *testing.T, store tablestore.Store, cfg ledger.Config) *house {
 	t.Helper()
 	cfg.Store = store
 	h := &house{t: t, jobs: ledgertest.Open(t, cfg)}
-	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"report.yaml": {Data: []byte(protocol)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h.protocol = commands.NewProtocolHolder(registry(t, protocol))
 	router, err := routing.New(routing.Config{Lanes: 2, TopicPrefix: "topic"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if h.commands, err = commands.New(commands.Config{
-		Ledger: h.jobs.Ledger, Protocols: commands.NewProtocolHolder(registry), Router: router, Defaults: ledgertest.Policy(),
+		Ledger: h.jobs.Ledger, Protocols: h.protocol, Router: router, Defaults: ledgertest.Policy(),
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if h.ctl, err = schedules.New(schedules.Config{
-		Store: h.jobs.Store, Commands: h.commands, Ledger: h.jobs.Ledger,
-	}); err != nil {
+	return h.beside(h.jobs.Store)
+}
+
+// registry returns the registry of one protocol.
+func registry(t *testing.T, text string) *commands.Protocols {
+	t.Helper()
+	one, err := commands.LoadProtocolsFS(fstest.MapFS{"report.yaml": {Data: []byte(text)}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if h.cron, err = background.NewCron(background.CronConfig{Schedules: h.ctl}); err != nil {
-		t.Fatal(err)
+	return one
+}
+
+// beside returns a process with the same jobs, whose schedules use that store.
+func (h *house) beside(store tablestore.Store) *house {
+	h.t.Helper()
+	other := *h
+	var err error
+	if other.ctl, err = schedules.New(schedules.Config{Store: store, Commands: h.commands, Ledger: h.jobs.Ledger}); err != nil {
+		h.t.Fatal(err)
 	}
-	return h
+	if other.cron, err = background.NewCron(background.CronConfig{Schedules: other.ctl}); err != nil {
+		h.t.Fatal(err)
+	}
+	return &other
 }
 
 // minutely is a schedule that is due each minute.
@@ -405,6 +420,73 @@ func TestSchedule_RunIsRepeatable(t *testing.T) {
 	})
 }
 
+// Runs of one millisecond are in no order of time.
+func TestSchedule_PagesOfTheHistoryLeaveOutNothing(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		h.run(2 * time.Minute) // The last occurrence and the runs have the same time.
+		for i := range 4 {
+			if _, _, err := h.ctl.Run(t.Context(), nightly, fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		whole := h.history()
+		for limit := 1; limit <= 7; limit++ {
+			var paged []schedules.Fire
+			for token, more := "", true; more; more = token != "" {
+				page, next, err := h.ctl.Fires(t.Context(), "acme", "nightly", token, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("%d entries, want at most %d (%v)", len(page), limit, err)
+				}
+				paged, token = append(paged, page...), next
+			}
+			slices.Reverse(paged)
+			if diff := cmp.Diff(whole, paged); len(whole) != 6 || diff != "" {
+				t.Errorf("%d entries, pages of %d (-want +got):\n%s", len(whole), limit, diff)
+			}
+		}
+		var invalid *schedules.InvalidError
+		for _, token := range []string{"123", "HEAD", "VERSION:1", "FIRE", "%"} {
+			if _, _, err := h.ctl.Fires(t.Context(), "acme", "nightly", token, 1); !errors.As(err, &invalid) {
+				t.Errorf("token %q: %v", token, err)
+			}
+		}
+	})
+}
+
+func TestSchedule_TrimsOldRuns(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		sc := h.create(minutely())
+		if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		codec := tablestore.NewCodec[schedules.Fire]()
+		put := func(n int, at time.Time) {
+			for i := range n {
+				at := at.Add(time.Duration(i) * time.Second).UTC()
+				fire := schedules.Fire{ScheduledFor: at, DecidedAt: at, Outcome: fired, JobID: "j"}
+				row := tablestore.Join("RUN", tablestore.Pad(9_999_999_999_999-at.UnixMilli(), 13), fmt.Sprint(i))
+				h.jobs.Put(tablestore.Key{Table: "luciuscron", Partition: sc.ID, Row: row}, codec.Encode(&fire, nil))
+			}
+		}
+		now := time.Now()
+		put(10, now.Add(-91*24*time.Hour))
+		put(500, now.Add(-48*time.Hour))
+		put(900, now.Add(-time.Hour))
+		for i := range 300 { // One in 64 trims.
+			if _, _, err := h.ctl.Run(t.Context(), nightly, fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fires, _, err := h.ctl.Fires(t.Context(), "acme", "nightly", "", 3000)
+		if err != nil || len(fires) < 1200 || fires[len(fires)-1].ScheduledFor.Before(now.Add(-24*time.Hour)) {
+			t.Errorf("%d are left, the oldest of %s (%v)", len(fires), fires[len(fires)-1].ScheduledFor, err)
+		}
+	})
+}
+
 func TestSchedule_PurgeOfAJobLeavesItsOccurrenceDecided(t *testing.T) {
 	t.Parallel()
 	cfg := ledger.Config{Retention: time.Minute, KeyTTL: time.Minute}
@@ -454,43 +536,6 @@ func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
 		})
 		if len(undecided) != ahead || len(fires) >= ahead+70 {
 			t.Errorf("%d rows are left, %d of them not decided; want %d of these, and fewer than 70 others", len(fires), len(undecided), ahead)
-		}
-	})
-}
-
-func TestSchedule_BackfillFiresWhatHasNoJob(t *testing.T) {
-	t.Parallel()
-	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
-		def := minutely()
-		def.CatchUp.Policy = schedules.CatchUpNone
-		h.create(def)
-		begin := time.Now()
-		h.run(2 * time.Minute)
-		time.Sleep(20*time.Minute + 30*time.Second)
-		h.pass()
-		request := schedules.BackfillRequest{
-			Change: schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"},
-			From:   begin.Add(time.Second), To: time.Now().Add(time.Hour), Key: "k",
-		}
-		first, err := h.ctl.Backfill(t.Context(), request)
-		if err != nil || first.Total != 22 {
-			t.Fatalf("backfill: %+v (%v)", first, err)
-		}
-		if again, err := h.ctl.Backfill(t.Context(), request); err != nil || again.ID != first.ID {
-			t.Errorf("the same request: %+v (%v)", again, err)
-		}
-		h.run(5 * time.Second)
-		all, err := h.ctl.Backfills(t.Context(), "acme", "nightly")
-		if err != nil || len(all) != 1 || !all[0].Done || all[0].Left+all[0].Fired != 22 || all[0].Left < 2 {
-			t.Errorf("backfills: %+v (%v)", all, err)
-		}
-		request.Key, request.Repeat = "again", true
-		if _, err := h.ctl.Backfill(t.Context(), request); err != nil {
-			t.Fatal(err)
-		}
-		h.run(5 * time.Second)
-		if all, err = h.ctl.Backfills(t.Context(), "acme", "nightly"); err != nil || len(all) != 2 || all[0].Fired != 22 {
-			t.Errorf("backfills: %+v (%v)", all, err)
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -157,6 +159,7 @@ func (s *Service) checkCount(ctx context.Context, tenantID string) error {
 		if err != nil {
 			return fmt.Errorf("count the schedules: %w", err)
 		}
+		rows = slices.DeleteFunc(rows, func(row tablestore.Row) bool { return strings.Contains(row.Key.Row, ":"+backfillNonce) })
 		if len(rows) >= limit.most {
 			return ErrLimit
 		}
@@ -443,13 +446,17 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 		return nil, false, ErrRevConflict
 	}
 	sum := sha256.Sum256([]byte(key))
-	row := tablestore.Join(rowRun, hex.EncodeToString(sum[:]))
-	_, err = s.cfg.Store.Get(ctx, s.key(sc.id, rowRun, hex.EncodeToString(sum[:])))
+	digest := hex.EncodeToString(sum[:])
+	at, err := s.runAt(ctx, sc.id, digest)
+	if err != nil {
+		return nil, false, err
+	}
+	row := runRow(at, digest)
+	_, err = s.cfg.Store.Get(ctx, tablestore.Key{Table: s.table, Partition: sc.id, Row: row})
 	if replayed = err == nil; err != nil && !errors.Is(err, tablestore.ErrNotFound) {
 		return nil, false, fmt.Errorf("read a run of schedule %s: %w", sc.id, err)
 	}
-	now := s.cfg.Now()
-	done := Fire{ScheduledFor: now, Version: sc.Version, DecidedAt: now, Actor: change.Actor, RunKey: key}
+	done := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: s.cfg.Now(), Actor: change.Actor, RunKey: key}
 	var op tablestore.Op
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
 		if done, op, err = s.submit(ctx, sc, row, &done, nil); err != nil || op.Key.Row == "" {
@@ -461,5 +468,33 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 	if err != nil {
 		return nil, false, err
 	}
+	if sum[0] < 256/trimEvery { // A paused schedule has no pass that trims. If it fails, a later run does it.
+		_ = s.trimRuns(ctx, sc.id)
+	}
 	return &done, replayed, nil
+}
+
+// runAt returns when the run of that key was requested first.
+func (s *Service) runAt(ctx context.Context, id, digest string) (time.Time, error) {
+	first := runKey{At: s.cfg.Now()}
+	err := tablestore.Retry(ctx, s.cfg.Random, func() error {
+		row, err := s.cfg.Store.Get(ctx, s.key(id, rowRunKey, digest))
+		switch {
+		case err == nil:
+			return runKeyCodec.Decode(&row, &first)
+		case !errors.Is(err, tablestore.ErrNotFound):
+			return err
+		}
+		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{
+			Verb: tablestore.Insert, Key: s.key(id, rowRunKey, digest), Properties: runKeyCodec.Encode(&first, nil),
+		}})
+		if errors.Is(err, tablestore.ErrUnknown) {
+			err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
+		}
+		return err
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("take the key of a run of schedule %s: %w", id, err)
+	}
+	return first.At, nil
 }

@@ -1,0 +1,299 @@
+package schedules_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/schedules"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+var nightly = schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
+
+// backfill asks for a backfill.
+func (h *house) backfill(request schedules.BackfillRequest) *schedules.Backfill {
+	h.t.Helper()
+	b, _, err := h.ctl.Backfill(h.t.Context(), request)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return b
+}
+
+// newestBackfill reads the newest backfill.
+func (h *house) newestBackfill() schedules.Backfill {
+	h.t.Helper()
+	all, err := h.ctl.Backfills(h.t.Context(), "acme", "nightly")
+	if err != nil || len(all) == 0 {
+		h.t.Fatalf("backfills: %+v (%v)", all, err)
+	}
+	return all[0]
+}
+
+// counts are what a backfill has done.
+type counts struct {
+	Total, Fired, Left, Refused int
+	Done                        bool
+}
+
+func (h *house) wantBackfill(want counts) {
+	h.t.Helper()
+	b := h.newestBackfill()
+	if diff := cmp.Diff(want, counts{b.Total, b.Fired, b.Left, b.Refused, b.Done}); diff != "" {
+		h.t.Errorf("backfill (-want +got):\n%s", diff)
+	}
+}
+
+// missing makes a schedule that is due each minute, of which two occurrences have a job and the next 20 are missed, and
+// returns the request of a backfill of all.
+func (h *house) missing() schedules.BackfillRequest {
+	h.t.Helper()
+	def := minutely()
+	def.CatchUp.Policy = schedules.CatchUpNone
+	h.create(def)
+	begin := time.Now()
+	h.run(2 * time.Minute)
+	time.Sleep(21*time.Minute + 30*time.Second - 90*time.Second)
+	h.pass()
+	return schedules.BackfillRequest{Change: nightly, From: begin.Add(time.Second), To: time.Now().Add(-61 * time.Second), Key: "k"}
+}
+
+func TestBackfill_FiresWhatHasNoJob(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		request := h.missing()
+		first := h.backfill(request)
+		if again, known, err := h.ctl.Backfill(t.Context(), request); err != nil || !known || again.ID != first.ID {
+			t.Errorf("the same request: %+v, known %t (%v)", again, known, err)
+		}
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 20, Fired: 18, Left: 2, Done: true})
+		var filled int
+		for _, fire := range h.history() {
+			if fire.BackfillID == first.ID && fire.Outcome == fired && fire.JobID != "" {
+				filled++
+			}
+		}
+		if filled != 18 {
+			t.Errorf("the history has %d occurrences of the backfill", filled)
+		}
+		request.Key, request.Repeat = "again", true
+		h.backfill(request)
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 20, Fired: 20, Done: true})
+	})
+}
+
+func TestBackfill_IsRefused(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		good := h.missing()
+		h.backfill(good)
+		for name, test := range map[string]struct {
+			change func(r *schedules.BackfillRequest)
+			want   string
+		}{
+			"without a key":         {func(r *schedules.BackfillRequest) { r.Key = "" }, "Idempotency-Key"},
+			"another with the key":  {func(r *schedules.BackfillRequest) { r.Repeat = true }, schedules.ErrKeyReused.Error()},
+			"beside another":        {func(r *schedules.BackfillRequest) { r.Key = "b" }, schedules.ErrBackfilling.Error()},
+			"at another rev":        {func(r *schedules.BackfillRequest) { r.Key, r.Rev = "b", 99 }, schedules.ErrRevConflict.Error()},
+			"of a missing schedule": {func(r *schedules.BackfillRequest) { r.Name = "none" }, schedules.ErrNotFound.Error()},
+			"that is too fast":      {func(r *schedules.BackfillRequest) { r.Key, r.Rate = "b", 11 }, "/rate_per_second"},
+			"that is too slow":      {func(r *schedules.BackfillRequest) { r.Key, r.Rate = "b", 0.001 }, "/rate_per_second"},
+		} {
+			request := good
+			test.change(&request)
+			if _, _, err := h.ctl.Backfill(t.Context(), request); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: %v, want %q", name, err, test.want)
+			}
+		}
+		h.run(5 * time.Second)
+		for name, test := range map[string]struct {
+			from, to time.Time
+			want     string
+		}{
+			"no occurrence":    {good.From, good.From, "/from"},
+			"the future":       {time.Now().Add(time.Hour), time.Now().Add(2 * time.Hour), "/from"},
+			"from after to":    {good.To, good.From, "/to"},
+			"too many":         {time.Unix(0, 0), time.Time{}, "/to"},
+			"before all times": {time.Unix(-1, 0), good.To, "/from"},
+		} {
+			request := good
+			request.Key, request.From, request.To = "b", test.from, test.to
+			var invalid *schedules.InvalidError
+			if _, _, err := h.ctl.Backfill(t.Context(), request); !errors.As(err, &invalid) || invalid.Pointer != test.want {
+				t.Errorf("%s: %v, want a fault at %q", name, err, test.want)
+			}
+		}
+	})
+}
+
+func TestBackfill_KeepsItsRate(t *testing.T) {
+	t.Parallel()
+	for rate, want := range map[float64]int{0: 1, 10: 1, 2.5: 6, 1: 17, 0.5: 34} { // seconds until the 18 are fired
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				request := h.missing()
+				request.Rate = rate
+				request.From = request.From.Add(2 * time.Minute)
+				begin := time.Now()
+				h.backfill(request)
+				for !h.newestBackfill().Done && time.Since(begin) < time.Hour {
+					h.pass()
+					time.Sleep(100 * time.Millisecond)
+				}
+				b := h.newestBackfill()
+				if took := b.EndedAt.Sub(begin).Round(time.Second); took != time.Duration(want)*time.Second || b.Fired != 18 {
+					t.Errorf("%d were fired in %s, want 18 in %d s", b.Fired, took, want)
+				}
+			})
+		})
+	}
+}
+
+// A backfill of a schedule whose jobs do not overlap skips nothing, and cancels nothing.
+func TestBackfill_WaitsForTheJobBefore(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []schedules.Overlap{schedules.OverlapSkip, schedules.OverlapQueue, schedules.OverlapCancel} {
+		t.Run(string(overlap), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				def := minutely()
+				def.Overlap, def.Every = overlap, time.Hour
+				h.create(def)
+				h.backfill(schedules.BackfillRequest{Change: nightly, From: time.Now().Add(-150 * time.Minute), Key: "k"})
+				for n := range 3 {
+					h.run(20 * time.Second)
+					fires := h.history()
+					job := fires[len(fires)-1].JobID
+					if b := h.newestBackfill(); b.Fired != n+1 || (b.Detail == "") != b.Done {
+						t.Errorf("with %d jobs: %+v", n+1, b)
+					}
+					if state := h.jobs.Read(job).Job.State; state.Terminal() {
+						t.Errorf("job %d is %s", n+1, state)
+					}
+					h.jobs.Apply(job, statemachine.Cancel{})
+				}
+				h.wantBackfill(counts{Total: 3, Fired: 3, Done: true})
+			})
+		})
+	}
+}
+
+// commits is a store that loses the commits of backfills, once they are to be lost.
+type commits struct {
+	tablestore.Store
+
+	lost atomic.Bool
+}
+
+func (s *commits) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if s.lost.Load() && strings.HasPrefix(batch[0].Key.Row, "BACKFILL:") {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A process fires occurrences of a backfill, and crashes before it commits that.
+func TestBackfill_CountsItsOwnAfterACrash(t *testing.T) {
+	t.Parallel()
+	for _, repeat := range []bool{false, true} {
+		t.Run(fmt.Sprint("repeat ", repeat), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				request := h.missing()
+				request.Repeat = repeat
+				h.backfill(request)
+				lossy := &commits{Store: h.jobs.Store}
+				lossy.lost.Store(true)
+				other := h.beside(lossy)
+				_, _ = other.cron.RunOnce(t.Context())
+				other.cron.Wait()
+				if b := h.newestBackfill(); b.Fired != 0 || len(h.jobs.LiveJobs()) < 10 {
+					t.Errorf("after the crash: %+v", b)
+				}
+				h.run(5 * time.Second)
+				want := counts{Total: 20, Fired: 18, Left: 2, Done: true}
+				if repeat {
+					want.Fired, want.Left = 20, 0
+				}
+				h.wantBackfill(want)
+			})
+		})
+	}
+}
+
+func TestBackfill_IsCancelled(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		def := minutely()
+		def.Overlap, def.Every = schedules.OverlapSkip, time.Hour
+		h.create(def)
+		b := h.backfill(schedules.BackfillRequest{Change: nightly, From: time.Now().Add(-30*time.Hour + time.Second), Key: "k"})
+		if _, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", "none"); !errors.Is(err, schedules.ErrNoBackfill) {
+			t.Errorf("cancel of a missing one: %v", err)
+		}
+		h.run(10 * time.Second) // The second occurrence waits, under its claim.
+		stopped, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID)
+		if err != nil || !stopped.Cancelled || stopped.Done {
+			t.Errorf("cancelled: %+v (%v)", stopped, err)
+		}
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 30, Fired: 1, Done: true})
+		if open := slices.DeleteFunc(h.outcomes(), func(o schedules.Outcome) bool { return o == fired || o == missed }); len(open) > 0 {
+			t.Errorf("outcomes that are not decided: %v", open)
+		}
+		again, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID)
+		if err != nil || !again.Done || again.EndedAt.IsZero() {
+			t.Errorf("cancelled again: %+v (%v)", again, err)
+		}
+	})
+}
+
+func TestBackfill_KeepsTheVersionThatItBeganWith(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		request := h.missing()
+		request.Rate = 1
+		h.backfill(request)
+		h.run(3 * time.Second)
+		def := minutely()
+		def.Every = 10 * time.Second
+		if _, err := h.ctl.Edit(t.Context(), nightly, def); err != nil {
+			t.Fatal(err)
+		}
+		h.run(30 * time.Second)
+		h.wantBackfill(counts{Total: 20, Fired: 18, Left: 2, Done: true})
+	})
+}
+
+// A refusal that a corrected definition mends is backfilled; one that it does not mend is counted, with its reason.
+func TestBackfill_SaysWhyTheLastOneWasRefused(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		request := h.missing()
+		h.protocol.Replace(registry(t, strings.Replace(protocol, "report.make", "report.other", 1)))
+		h.backfill(request)
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 20, Left: 2, Refused: 18, Done: true})
+		if detail := h.newestBackfill().Detail; !strings.Contains(detail, "report.make") {
+			t.Errorf("the detail is %q", detail)
+		}
+		h.protocol.Replace(registry(t, protocol))
+		request.Key = "again"
+		h.backfill(request)
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 20, Left: 2, Fired: 18, Done: true})
+	})
+}
