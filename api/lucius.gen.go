@@ -70,6 +70,30 @@ func (e AuditOutcome) Valid() bool {
 	}
 }
 
+// Defines values for BackfillState.
+const (
+	BackfillStateCancelled  BackfillState = "cancelled"
+	BackfillStateCancelling BackfillState = "cancelling"
+	BackfillStateDone       BackfillState = "done"
+	BackfillStateRunning    BackfillState = "running"
+)
+
+// Valid indicates whether the value is a known member of the BackfillState enum.
+func (e BackfillState) Valid() bool {
+	switch e {
+	case BackfillStateCancelled:
+		return true
+	case BackfillStateCancelling:
+		return true
+	case BackfillStateDone:
+		return true
+	case BackfillStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for BlockerType.
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
@@ -1346,6 +1370,46 @@ type AuditTrail struct {
 	// Example: 2026-01-27T08:00:00.000Z
 	Since Time `json:"since"`
 }
+
+// BackfillRequest Which past occurrences are fired, and how fast.
+type BackfillRequest struct {
+	// ExpectedRev The schedule's `rev` as last seen. 0, or absent, accepts any.
+	//
+	// Example: 3
+	ExpectedRev int64 `json:"expected_rev,omitempty,omitzero"`
+
+	// From The first time, included. Unless `repeat` is set, it must be later than what was deleted of the history.
+	//
+	//
+	// Example: 2026-01-20T00:00:00.000Z
+	From Time `json:"from"`
+
+	// RatePerSecond The maximum number of occurrences per second, at least 0.01. 0, or absent, is 10.
+	//
+	// Example: 2
+	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
+
+	// Reason Why, for the audit log.
+	//
+	// Example: The source was down.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Repeat Fire also occurrences that have a job.
+	//
+	// Example: false
+	Repeat bool `json:"repeat,omitempty,omitzero"`
+
+	// To The last time, included. Absent, or later than now: up to the last occurrence that is decided.
+	//
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	To Time `json:"to,omitempty,omitzero"`
+}
+
+// BackfillState `running`; `cancelling` if it is to stop; `cancelled`; `done` once it has fired all it could.
+//
+// Example: running
+type BackfillState string
 
 // BatchItem The result of one command.
 type BatchItem struct {
@@ -5138,6 +5202,101 @@ type Schedule struct {
 	Version int `json:"version"`
 }
 
+// ScheduleBackfill The firing of past occurrences of a schedule.
+type ScheduleBackfill struct {
+	// Actor The caller who requested it.
+	//
+	// Example: alice
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// At The last occurrence that it has decided; absent before the first.
+	//
+	// Example: 2026-01-23T12:00:00.000Z
+	At Time `json:"at,omitempty,omitzero"`
+
+	// BackfillID Names the backfill.
+	//
+	// Example: 5f2c8e0d7a914b63a1d4c9e27b60f385
+	BackfillID string `json:"backfill_id"`
+
+	// CreatedAt When it was requested.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// Detail Why the last one was refused, or why the next one waits.
+	//
+	// Example: Job 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d is in the line.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// EndedAt When it ended; absent before that.
+	//
+	// Example: 2026-01-27T12:01:24.000Z
+	EndedAt Time `json:"ended_at,omitempty,omitzero"`
+
+	// Fired How many it has fired.
+	//
+	// Example: 80
+	Fired int `json:"fired"`
+
+	// From The first time, included.
+	//
+	// Example: 2026-01-20T00:00:00.000Z
+	From Time `json:"from"`
+
+	// LeftAlone How many had a job.
+	//
+	// Example: 4
+	LeftAlone int `json:"left_alone"`
+
+	// RatePerSecond The maximum number of occurrences per second.
+	//
+	// Example: 2
+	RatePerSecond float64 `json:"rate_per_second"`
+
+	// Reason Why.
+	//
+	// Example: The source was down.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Refused How many were refused.
+	//
+	// Example: 0
+	Refused int `json:"refused"`
+
+	// Repeat Occurrences that have a job are fired, too.
+	//
+	// Example: false
+	Repeat bool `json:"repeat"`
+
+	// State `running`; `cancelling` if it is to stop; `cancelled`; `done` once it has fired all it could.
+	//
+	//
+	// Example: running
+	State BackfillState `json:"state"`
+
+	// To The last time, included.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	To Time `json:"to"`
+
+	// Total How many occurrences are between `from` and `to`.
+	//
+	// Example: 168
+	Total int `json:"total"`
+
+	// Version The version of the definition, also if it is changed.
+	//
+	// Example: 1
+	Version int `json:"version"`
+}
+
+// ScheduleBackfills The backfills of a schedule.
+type ScheduleBackfills struct {
+	// Backfills The backfills, newest first.
+	Backfills []ScheduleBackfill `json:"backfills"`
+}
+
 // ScheduleCatchUp Which occurrences that were missed, for example because the server was down, are fired late. The
 // default is the `last` one of an hour.
 type ScheduleCatchUp struct {
@@ -5172,10 +5331,15 @@ type ScheduleChange struct {
 
 // ScheduleFire An occurrence, or a run, with what became of it.
 type ScheduleFire struct {
-	// Actor The caller who ran it by hand.
+	// Actor The caller who ran it by hand, or by a backfill.
 	//
 	// Example: alice
 	Actor string `json:"actor,omitempty,omitzero"`
+
+	// BackfillID The backfill that decided it.
+	//
+	// Example: 5f2c8e0d7a914b63a1d4c9e27b60f385
+	BackfillID string `json:"backfill_id,omitempty,omitzero"`
 
 	// Code The code of the problem with which the command was refused.
 	//
@@ -6805,6 +6969,9 @@ type WorkerList struct {
 	Workers []Worker `json:"workers"`
 }
 
+// BackfillID defines model for BackfillId.
+type BackfillID = string
+
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
@@ -7320,6 +7487,16 @@ type ListFiresParams struct {
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
+// BackfillScheduleParams defines parameters for BackfillSchedule.
+type BackfillScheduleParams struct {
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // RunScheduleParams defines parameters for RunSchedule.
 type RunScheduleParams struct {
 	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
@@ -7439,6 +7616,12 @@ type OrchestrateJSONRequestBody = Command
 
 // PutScheduleJSONRequestBody defines body for PutSchedule for application/json ContentType.
 type PutScheduleJSONRequestBody = ScheduleRequest
+
+// CancelBackfillJSONRequestBody defines body for CancelBackfill for application/json ContentType.
+type CancelBackfillJSONRequestBody = ControlRequest
+
+// BackfillScheduleJSONRequestBody defines body for BackfillSchedule for application/json ContentType.
+type BackfillScheduleJSONRequestBody = BackfillRequest
 
 // PauseScheduleJSONRequestBody defines body for PauseSchedule for application/json ContentType.
 type PauseScheduleJSONRequestBody = ScheduleChange
@@ -8614,6 +8797,33 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/schedules/{tenantId}/{name} (the `PutSchedule` operationId).
 	PutSchedule(ctx context.Context, tenantID TenantID, name ScheduleName, body PutScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListBackfills List the backfills of a schedule
+	//
+	// With their progress, newest first. The last 100 are kept.
+	//
+	// Corresponds with GET /v1/schedules/{tenantId}/{name}/backfills (the `ListBackfills` operationId).
+	ListBackfills(ctx context.Context, tenantID TenantID, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelBackfillWithBody Stop a backfill
+	//
+	// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+	// moment. Its jobs go on. A backfill that has ended stays as it is.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+	CancelBackfillWithBody(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelBackfill Stop a backfill
+	//
+	// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+	// moment. Its jobs go on. A backfill that has ended stays as it is.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+	CancelBackfill(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, body CancelBackfillJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListFires List the history of a schedule
 	//
 	// The occurrences with what became of them, and the runs, newest first. Many missed occurrences may be one
@@ -8621,6 +8831,36 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/schedules/{tenantId}/{name}/fires (the `ListFires` operationId).
 	ListFires(ctx context.Context, tenantID TenantID, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BackfillScheduleWithBody Fire past occurrences of a schedule
+	//
+	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+	// answer: the backfills of the schedule show its progress. A request with the same
+	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+	// `idempotency_mismatch`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+	BackfillScheduleWithBody(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BackfillSchedule Fire past occurrences of a schedule
+	//
+	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+	// answer: the backfills of the schedule show its progress. A request with the same
+	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+	// `idempotency_mismatch`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+	BackfillSchedule(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, body BackfillScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PauseScheduleWithBody Pause a schedule
 	//
@@ -8663,7 +8903,7 @@ type ClientInterface interface {
 	// RunScheduleWithBody Run a schedule now
 	//
 	// Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-	// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+	// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -8673,7 +8913,7 @@ type ClientInterface interface {
 	// RunSchedule Run a schedule now
 	//
 	// Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-	// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+	// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -10945,6 +11185,63 @@ func (c *Client) PutSchedule(ctx context.Context, tenantID TenantID, name Schedu
 	return c.Client.Do(req)
 }
 
+// ListBackfills List the backfills of a schedule
+//
+// With their progress, newest first. The last 100 are kept.
+//
+// Corresponds with GET /v1/schedules/{tenantId}/{name}/backfills (the `ListBackfills` operationId).
+func (c *Client) ListBackfills(ctx context.Context, tenantID TenantID, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBackfillsRequest(c.Server, tenantID, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelBackfillWithBody Stop a backfill
+//
+// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+// moment. Its jobs go on. A backfill that has ended stays as it is.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+func (c *Client) CancelBackfillWithBody(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelBackfillRequestWithBody(c.Server, tenantID, name, backfillID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelBackfill Stop a backfill
+//
+// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+// moment. Its jobs go on. A backfill that has ended stays as it is.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+func (c *Client) CancelBackfill(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, body CancelBackfillJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelBackfillRequest(c.Server, tenantID, name, backfillID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListFires List the history of a schedule
 //
 // The occurrences with what became of them, and the runs, newest first. Many missed occurrences may be one
@@ -10953,6 +11250,56 @@ func (c *Client) PutSchedule(ctx context.Context, tenantID TenantID, name Schedu
 // Corresponds with GET /v1/schedules/{tenantId}/{name}/fires (the `ListFires` operationId).
 func (c *Client) ListFires(ctx context.Context, tenantID TenantID, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListFiresRequest(c.Server, tenantID, name, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BackfillScheduleWithBody Fire past occurrences of a schedule
+//
+// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+// answer: the backfills of the schedule show its progress. A request with the same
+// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+// `idempotency_mismatch`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+func (c *Client) BackfillScheduleWithBody(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBackfillScheduleRequestWithBody(c.Server, tenantID, name, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BackfillSchedule Fire past occurrences of a schedule
+//
+// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+// answer: the backfills of the schedule show its progress. A request with the same
+// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+// `idempotency_mismatch`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+func (c *Client) BackfillSchedule(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, body BackfillScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBackfillScheduleRequest(c.Server, tenantID, name, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -11044,7 +11391,7 @@ func (c *Client) ResumeSchedule(ctx context.Context, tenantID TenantID, name Sch
 // RunScheduleWithBody Run a schedule now
 //
 // Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -11064,7 +11411,7 @@ func (c *Client) RunScheduleWithBody(ctx context.Context, tenantID TenantID, nam
 // RunSchedule Run a schedule now
 //
 // Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -15255,6 +15602,108 @@ func NewPutScheduleRequestWithBody(server string, tenantID TenantID, name Schedu
 	return req, nil
 }
 
+// NewListBackfillsRequest constructs an http.Request for the ListBackfills method
+func NewListBackfillsRequest(server string, tenantID TenantID, name ScheduleName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tenantId", tenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedules/%s/%s/backfills", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelBackfillRequest calls the generic CancelBackfill builder with application/json body
+func NewCancelBackfillRequest(server string, tenantID TenantID, name ScheduleName, backfillID BackfillID, body CancelBackfillJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCancelBackfillRequestWithBody(server, tenantID, name, backfillID, "application/json", bodyReader)
+}
+
+// NewCancelBackfillRequestWithBody constructs an http.Request for the CancelBackfill method, with any body, and a specified content type
+func NewCancelBackfillRequestWithBody(server string, tenantID TenantID, name ScheduleName, backfillID BackfillID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tenantId", tenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam2 string
+
+	pathParam2, err = runtime.StyleParamWithOptions("simple", false, "backfillId", backfillID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedules/%s/%s/backfills/%s:cancel", pathParam0, pathParam1, pathParam2)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListFiresRequest constructs an http.Request for the ListFires method
 func NewListFiresRequest(server string, tenantID TenantID, name ScheduleName, params *ListFiresParams) (*http.Request, error) {
 	var err error
@@ -15330,6 +15779,75 @@ func NewListFiresRequest(server string, tenantID TenantID, name ScheduleName, pa
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewBackfillScheduleRequest calls the generic BackfillSchedule builder with application/json body
+func NewBackfillScheduleRequest(server string, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, body BackfillScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewBackfillScheduleRequestWithBody(server, tenantID, name, params, "application/json", bodyReader)
+}
+
+// NewBackfillScheduleRequestWithBody constructs an http.Request for the BackfillSchedule method, with any body, and a specified content type
+func NewBackfillScheduleRequestWithBody(server string, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "tenantId", tenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedules/%s/%s:backfill", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -17142,6 +17660,35 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/schedules/{tenantId}/{name} (the `PutSchedule` operationId).
 	PutScheduleWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, body PutScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*PutScheduleResponse, error)
 
+	// ListBackfillsWithResponse List the backfills of a schedule
+	//
+	// With their progress, newest first. The last 100 are kept.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/schedules/{tenantId}/{name}/backfills (the `ListBackfills` operationId).
+	ListBackfillsWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, reqEditors ...RequestEditorFn) (*ListBackfillsResponse, error)
+
+	// CancelBackfillWithBodyWithResponse Stop a backfill
+	//
+	// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+	// moment. Its jobs go on. A backfill that has ended stays as it is.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+	CancelBackfillWithBodyWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error)
+
+	// CancelBackfillWithResponse Stop a backfill
+	//
+	// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+	// moment. Its jobs go on. A backfill that has ended stays as it is.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+	CancelBackfillWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, body CancelBackfillJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error)
+
 	// ListFiresWithResponse List the history of a schedule
 	//
 	// The occurrences with what became of them, and the runs, newest first. Many missed occurrences may be one
@@ -17151,6 +17698,36 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/schedules/{tenantId}/{name}/fires (the `ListFires` operationId).
 	ListFiresWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*ListFiresResponse, error)
+
+	// BackfillScheduleWithBodyWithResponse Fire past occurrences of a schedule
+	//
+	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+	// answer: the backfills of the schedule show its progress. A request with the same
+	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+	// `idempotency_mismatch`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+	BackfillScheduleWithBodyWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BackfillScheduleResponse, error)
+
+	// BackfillScheduleWithResponse Fire past occurrences of a schedule
+	//
+	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+	// answer: the backfills of the schedule show its progress. A request with the same
+	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+	// `idempotency_mismatch`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+	BackfillScheduleWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, body BackfillScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*BackfillScheduleResponse, error)
 
 	// PauseScheduleWithBodyWithResponse Pause a schedule
 	//
@@ -17193,7 +17770,7 @@ type ClientWithResponsesInterface interface {
 	// RunScheduleWithBodyWithResponse Run a schedule now
 	//
 	// Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-	// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+	// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -17203,7 +17780,7 @@ type ClientWithResponsesInterface interface {
 	// RunScheduleWithResponse Run a schedule now
 	//
 	// Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-	// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+	// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -21456,6 +22033,126 @@ func (r PutScheduleResponse) StatusCode() int {
 	return 0
 }
 
+// ListBackfillsResponse401Headers the declared response headers of an HTTP 401 response for ListBackfills
+type ListBackfillsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListBackfillsResponse429Headers the declared response headers of an HTTP 429 response for ListBackfills
+type ListBackfillsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListBackfillsResponse503Headers the declared response headers of an HTTP 503 response for ListBackfills
+type ListBackfillsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListBackfillsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleBackfills
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListBackfillsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListBackfillsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListBackfillsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBackfillsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBackfillsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CancelBackfillResponse401Headers the declared response headers of an HTTP 401 response for CancelBackfill
+type CancelBackfillResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CancelBackfillResponse429Headers the declared response headers of an HTTP 429 response for CancelBackfill
+type CancelBackfillResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CancelBackfillResponse503Headers the declared response headers of an HTTP 503 response for CancelBackfill
+type CancelBackfillResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CancelBackfillResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleBackfill
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CancelBackfillResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CancelBackfillResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CancelBackfillResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelBackfillResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelBackfillResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ListFiresResponse401Headers the declared response headers of an HTTP 401 response for ListFires
 type ListFiresResponse401Headers struct {
 	WWWAuthenticate string
@@ -21508,6 +22205,74 @@ func (r ListFiresResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r ListFiresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// BackfillScheduleResponse401Headers the declared response headers of an HTTP 401 response for BackfillSchedule
+type BackfillScheduleResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// BackfillScheduleResponse429Headers the declared response headers of an HTTP 429 response for BackfillSchedule
+type BackfillScheduleResponse429Headers struct {
+	RetryAfter int32
+}
+
+// BackfillScheduleResponse503Headers the declared response headers of an HTTP 503 response for BackfillSchedule
+type BackfillScheduleResponse503Headers struct {
+	RetryAfter int32
+}
+
+type BackfillScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleBackfill
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ScheduleBackfill
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *BackfillScheduleResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *BackfillScheduleResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *BackfillScheduleResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r BackfillScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BackfillScheduleResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -24084,6 +24849,53 @@ func (c *ClientWithResponses) PutScheduleWithResponse(ctx context.Context, tenan
 	return ParsePutScheduleResponse(rsp)
 }
 
+// ListBackfillsWithResponse List the backfills of a schedule
+//
+// With their progress, newest first. The last 100 are kept.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/schedules/{tenantId}/{name}/backfills (the `ListBackfills` operationId).
+func (c *ClientWithResponses) ListBackfillsWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, reqEditors ...RequestEditorFn) (*ListBackfillsResponse, error) {
+	rsp, err := c.ListBackfills(ctx, tenantID, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBackfillsResponse(rsp)
+}
+
+// CancelBackfillWithBodyWithResponse Stop a backfill
+//
+// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+// moment. Its jobs go on. A backfill that has ended stays as it is.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+func (c *ClientWithResponses) CancelBackfillWithBodyWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error) {
+	rsp, err := c.CancelBackfillWithBody(ctx, tenantID, name, backfillID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelBackfillResponse(rsp)
+}
+
+// CancelBackfillWithResponse Stop a backfill
+//
+// It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+// moment. Its jobs go on. A backfill that has ended stays as it is.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel (the `CancelBackfill` operationId).
+func (c *ClientWithResponses) CancelBackfillWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, backfillID BackfillID, body CancelBackfillJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelBackfillResponse, error) {
+	rsp, err := c.CancelBackfill(ctx, tenantID, name, backfillID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelBackfillResponse(rsp)
+}
+
 // ListFiresWithResponse List the history of a schedule
 //
 // The occurrences with what became of them, and the runs, newest first. Many missed occurrences may be one
@@ -24098,6 +24910,48 @@ func (c *ClientWithResponses) ListFiresWithResponse(ctx context.Context, tenantI
 		return nil, err
 	}
 	return ParseListFiresResponse(rsp)
+}
+
+// BackfillScheduleWithBodyWithResponse Fire past occurrences of a schedule
+//
+// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+// answer: the backfills of the schedule show its progress. A request with the same
+// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+// `idempotency_mismatch`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+func (c *ClientWithResponses) BackfillScheduleWithBodyWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BackfillScheduleResponse, error) {
+	rsp, err := c.BackfillScheduleWithBody(ctx, tenantID, name, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBackfillScheduleResponse(rsp)
+}
+
+// BackfillScheduleWithResponse Fire past occurrences of a schedule
+//
+// Fires the occurrences of the present definition between two times, oldest first, in any state of the
+// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+// answer: the backfills of the schedule show its progress. A request with the same
+// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+// `idempotency_mismatch`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedules/{tenantId}/{name}:backfill (the `BackfillSchedule` operationId).
+func (c *ClientWithResponses) BackfillScheduleWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *BackfillScheduleParams, body BackfillScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*BackfillScheduleResponse, error) {
+	rsp, err := c.BackfillSchedule(ctx, tenantID, name, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBackfillScheduleResponse(rsp)
 }
 
 // PauseScheduleWithBodyWithResponse Pause a schedule
@@ -24165,7 +25019,7 @@ func (c *ClientWithResponses) ResumeScheduleWithResponse(ctx context.Context, te
 // RunScheduleWithBodyWithResponse Run a schedule now
 //
 // Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -24181,7 +25035,7 @@ func (c *ClientWithResponses) RunScheduleWithBodyWithResponse(ctx context.Contex
 // RunScheduleWithResponse Run a schedule now
 //
 // Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-// same `Idempotency-Key` returns what the first one did; without one each request submits it.
+// same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -32203,6 +33057,236 @@ func ParsePutScheduleResponse(rsp *http.Response) (*PutScheduleResponse, error) 
 	return response, nil
 }
 
+// ParseListBackfillsResponse parses an HTTP response from a ListBackfillsWithResponse call
+func ParseListBackfillsResponse(rsp *http.Response) (*ListBackfillsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBackfillsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleBackfills
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListBackfillsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListBackfillsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListBackfillsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCancelBackfillResponse parses an HTTP response from a CancelBackfillWithResponse call
+func ParseCancelBackfillResponse(rsp *http.Response) (*CancelBackfillResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelBackfillResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleBackfill
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CancelBackfillResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CancelBackfillResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CancelBackfillResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListFiresResponse parses an HTTP response from a ListFiresWithResponse call
 func ParseListFiresResponse(rsp *http.Response) (*ListFiresResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -32298,6 +33382,149 @@ func ParseListFiresResponse(rsp *http.Response) (*ListFiresResponse, error) {
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListFiresResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseBackfillScheduleResponse parses an HTTP response from a BackfillScheduleWithResponse call
+func ParseBackfillScheduleResponse(rsp *http.Response) (*BackfillScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BackfillScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleBackfill
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ScheduleBackfill
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers BackfillScheduleResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers BackfillScheduleResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers BackfillScheduleResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -34116,9 +35343,18 @@ type ServerInterface interface {
 	// PutSchedule Create or change a schedule
 	// (PUT /v1/schedules/{tenantId}/{name})
 	PutSchedule(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName)
+	// ListBackfills List the backfills of a schedule
+	// (GET /v1/schedules/{tenantId}/{name}/backfills)
+	ListBackfills(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName)
+	// CancelBackfill Stop a backfill
+	// (POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel)
+	CancelBackfill(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName, backfillID BackfillID)
 	// ListFires List the history of a schedule
 	// (GET /v1/schedules/{tenantId}/{name}/fires)
 	ListFires(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName, params ListFiresParams)
+	// BackfillSchedule Fire past occurrences of a schedule
+	// (POST /v1/schedules/{tenantId}/{name}:backfill)
+	BackfillSchedule(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName, params BackfillScheduleParams)
 	// PauseSchedule Pause a schedule
 	// (POST /v1/schedules/{tenantId}/{name}:pause)
 	PauseSchedule(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName)
@@ -36835,6 +38071,85 @@ func (siw *ServerInterfaceWrapper) PutSchedule(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListBackfills operation middleware
+func (siw *ServerInterfaceWrapper) ListBackfills(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tenantId" -------------
+	var tenantID TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenantId", mux.Vars(r)["tenantId"], &tenantID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenantId", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBackfills(w, r, tenantID, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelBackfill operation middleware
+func (siw *ServerInterfaceWrapper) CancelBackfill(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tenantId" -------------
+	var tenantID TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenantId", mux.Vars(r)["tenantId"], &tenantID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenantId", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "backfillId" -------------
+	var backfillID BackfillID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backfillId", mux.Vars(r)["backfillId"], &backfillID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "backfillId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelBackfill(w, r, tenantID, name, backfillID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListFires operation middleware
 func (siw *ServerInterfaceWrapper) ListFires(w http.ResponseWriter, r *http.Request) {
 
@@ -36890,6 +38205,65 @@ func (siw *ServerInterfaceWrapper) ListFires(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListFires(w, r, tenantID, name, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// BackfillSchedule operation middleware
+func (siw *ServerInterfaceWrapper) BackfillSchedule(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tenantId" -------------
+	var tenantID TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenantId", mux.Vars(r)["tenantId"], &tenantID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenantId", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params BackfillScheduleParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.BackfillSchedule(w, r, tenantID, name, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -37455,6 +38829,12 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}:resume", wrapper.ResumeSchedule).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}:run", wrapper.RunSchedule).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}:backfill", wrapper.BackfillSchedule).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel", wrapper.CancelBackfill).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}/backfills", wrapper.ListBackfills).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/schedules/{tenantId}/{name}/fires", wrapper.ListFires).Methods(http.MethodGet)
 

@@ -36,6 +36,21 @@ func (c *ScheduleChange) Check() []apierror.Violation {
 	return v
 }
 
+// MaxBackfillRate is the largest rate_per_second of a backfill.
+const MaxBackfillRate = 10
+
+// Check returns what is wrong with the request by itself.
+func (c *BackfillRequest) Check() []apierror.Violation {
+	var v violations
+	if c.From.IsZero() {
+		v.add("/from", "is required")
+	}
+	v.number("/rate_per_second", c.RatePerSecond, MaxBackfillRate)
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
+	v.reason(c.Reason, 0)
+	return v
+}
+
 // span checks a duration, which may be absent.
 func (v *violations) span(pointer, text string) {
 	if _, err := Span(text); err != nil {

@@ -55,6 +55,8 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		g.limited(t)
 	case "listSchedules":
 		g.scheduled(t)
+	case "listBackfills":
+		g.backfilled(t)
 	case "listOutbox":
 		g.submitted(t)
 	case "claimWork", "listServices", "getOverview":
@@ -126,6 +128,9 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "runSchedule", Status: 200}:        ranBefore,
 	{Operation: "runSchedule", Status: 409}:        refusedRun(apierror.LineBusy),
 	{Operation: "runSchedule", Status: 422}:        refusedRun(apierror.PayloadInvalid),
+	{Operation: "backfillSchedule", Status: 200}:   backfilledBefore(`{"from":"2026-01-20T00:00:00Z"}`),
+	{Operation: "backfillSchedule", Status: 409}:   asking("POST /v1/schedules/$tenant/nightly:backfill", `{"from":"2026-01-20T00:00:00Z","expected_rev":99}`),
+	{Operation: "backfillSchedule", Status: 422}:   backfilledBefore(`{"from":"2026-01-21T00:00:00Z"}`),
 	{Operation: "previewSchedule", Status: 422}:    asking("POST /v1/schedules:preview", `{"cron":"61 * * * *"}`),
 	{Operation: "previewSchedule", Status: 500}:    defective("previewSchedule"),
 	{Operation: "previewSchedule", Status: 503}:    draining("previewSchedule"),
@@ -275,6 +280,16 @@ func ranBefore(t *testing.T, g *guarded) question {
 	target := "POST /v1/schedules/" + g.scheduled(t) + "/nightly:run"
 	g.given(t, target, "", "Idempotency-Key: k")
 	return question{target: target, key: "k"}
+}
+
+// backfilledBefore is the situation in which a backfill was requested with the key of the request.
+func backfilledBefore(body string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		target := "POST /v1/schedules/" + g.scheduled(t) + "/nightly:backfill"
+		g.given(t, target, `{"from":"2026-01-20T00:00:00Z"}`, "Idempotency-Key: k")
+		return question{target: target, body: body, key: "k"}
+	}
 }
 
 // refusedRun is the situation in which the command of a schedule is refused.

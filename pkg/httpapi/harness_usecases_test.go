@@ -322,6 +322,14 @@ func nightly(more string) string {
 		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{"language":"en"}}` + more + `}`
 }
 
+// backfilled is a backfill of the schedule that the tenant has then.
+func (h *harness) backfilled(t testing.TB) string {
+	t.Helper()
+	target := "POST /v1/schedules/" + h.scheduled(t) + "/nightly:backfill"
+	body := `{"from":"2026-01-20T00:00:00Z","to":"2026-01-22T00:00:00Z"}`
+	return decoded[api.ScheduleBackfill](t, h.given(t, target, body, "Idempotency-Key: k")).BackfillID
+}
+
 // objects maps the names of objects in requests to the functions that make them.
 var objects = []struct {
 	name string
@@ -337,6 +345,7 @@ var objects = []struct {
 	{"$limit", func(t testing.TB, h *harness) string { return h.limited(t) }},
 	{"$waiting", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") + ".0" }},
 	{"$exhausted", func(t testing.TB, h *harness) string { return h.exhausted(t) }},
+	{"$backfill", func(t testing.TB, h *harness) string { return h.backfilled(t) }},
 	{"$tenant", func(t testing.TB, h *harness) string { return h.scheduled(t) }},
 	{"$stalled", func(t testing.TB, h *harness) string { return h.stalled(t) }},
 }

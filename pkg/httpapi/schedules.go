@@ -139,6 +139,58 @@ func (e *endpoints) RunSchedule(
 	})
 }
 
+// BackfillSchedule is POST /v1/schedules/{tenantId}/{name}:backfill.
+func (e *endpoints) BackfillSchedule(
+	w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName, params api.BackfillScheduleParams,
+) {
+	serve(e, w, r, http.StatusAccepted, strict, func(ctx context.Context, request api.BackfillRequest) (any, error) {
+		key, err := commands.HeaderKey(orZero(params.IdempotencyKey))
+		if err != nil {
+			return nil, err
+		}
+		begun, known, err := e.Schedules.Backfill(ctx, schedules.BackfillRequest{
+			Change: e.scheduleChange(ctx, tenantID, name, request.ExpectedRev), Key: cmp.Or(key, rand.Text()),
+			From: request.From.Time, To: request.To.Time, Repeat: request.Repeat, Rate: request.RatePerSecond, Reason: request.Reason,
+		})
+		if err != nil {
+			return nil, scheduleProblem(err)
+		}
+		if known {
+			return chosen{status: http.StatusOK, value: backfillOf(begun)}, nil
+		}
+		e.config.Log.InfoContext(ctx, "backfill begun", "tenant_id", tenantID, "schedule", name, "backfill_id", begun.ID,
+			"occurrences", begun.Total, "reason", request.Reason, "request_id", requestStateOf(ctx).id)
+		return backfillOf(begun), nil
+	})
+}
+
+// ListBackfills is GET /v1/schedules/{tenantId}/{name}/backfills.
+func (e *endpoints) ListBackfills(w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		found, err := e.Schedules.Backfills(ctx, tenantID, name)
+		list := api.ScheduleBackfills{Backfills: make([]api.ScheduleBackfill, len(found))}
+		for i := range found {
+			list.Backfills[i] = backfillOf(&found[i])
+		}
+		return list, scheduleProblem(err)
+	})
+}
+
+// CancelBackfill is POST /v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel.
+func (e *endpoints) CancelBackfill(
+	w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName, backfillID api.BackfillID,
+) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		stopped, err := e.Schedules.CancelBackfill(ctx, tenantID, name, backfillID)
+		if err != nil {
+			return nil, scheduleProblem(err)
+		}
+		e.config.Log.InfoContext(ctx, "backfill cancelled", "tenant_id", tenantID, "schedule", name, "backfill_id", stopped.ID,
+			"reason", request.Reason, "request_id", requestStateOf(ctx).id)
+		return backfillOf(stopped), nil
+	})
+}
+
 // ListFires is GET /v1/schedules/{tenantId}/{name}/fires.
 func (e *endpoints) ListFires(
 	w http.ResponseWriter, r *http.Request, tenantID api.TenantID, name api.ScheduleName, params api.ListFiresParams,
@@ -214,8 +266,28 @@ func fireOf(f *schedules.Fire) api.ScheduleFire {
 	return api.ScheduleFire{
 		ScheduledFor: api.NewTime(f.ScheduledFor), Outcome: api.FireOutcome(f.Outcome), JobID: f.JobID, Version: f.Version,
 		LateSeconds: f.Late().Seconds(), Detail: f.Detail, Code: f.Code, Actor: f.Actor, JobPurged: f.JobPurged,
-		From: api.NewTime(f.From), Count: f.Count,
+		From: api.NewTime(f.From), Count: f.Count, BackfillID: f.BackfillID,
 	}
+}
+
+func backfillOf(b *schedules.Backfill) api.ScheduleBackfill {
+	shown := api.ScheduleBackfill{
+		BackfillID: b.ID, State: api.BackfillStateRunning, Version: b.Version, From: api.NewTime(b.From), To: api.NewTime(b.To),
+		Repeat: b.Repeat, RatePerSecond: b.Rate(), Total: b.Total, Fired: b.Fired, LeftAlone: b.Left, Refused: b.Refused,
+		Detail: b.Detail, Actor: b.Actor, Reason: b.Reason, CreatedAt: api.NewTime(b.CreatedAt), EndedAt: api.NewTime(b.EndedAt),
+	}
+	if !b.Cursor.Before(b.From) {
+		shown.At = api.NewTime(b.Cursor)
+	}
+	switch {
+	case b.Done && b.Cancelled:
+		shown.State = api.BackfillStateCancelled
+	case b.Done:
+		shown.State = api.BackfillStateDone
+	case b.Cancelled:
+		shown.State = api.BackfillStateCancelling
+	}
+	return shown
 }
 
 // errNoSchedule is the answer for a missing or foreign schedule.
@@ -232,6 +304,12 @@ func scheduleProblem(err error) error {
 		return refusedSchedule(refused.Pointer, refused.Message)
 	case errors.Is(err, schedules.ErrNotFound):
 		return errNoSchedule
+	case errors.Is(err, schedules.ErrNoBackfill):
+		return apierror.Newf(apierror.NotFound, "The schedule has no such backfill.")
+	case errors.Is(err, schedules.ErrBackfilling):
+		return apierror.Newf(apierror.IllegalTransition, "Another backfill of the schedule goes on: wait for its end, or cancel it.")
+	case errors.Is(err, schedules.ErrKeyReused):
+		return apierror.Newf(apierror.IdempotencyMismatch, "The Idempotency-Key is that of another backfill.")
 	case errors.Is(err, schedules.ErrExists): // It was created since the edit did not find it.
 		return apierror.Newf(apierror.Conflict, "Another request has just created the schedule.")
 	case errors.Is(err, schedules.ErrRevConflict):

@@ -122,6 +122,47 @@ func TestSchedules_RunOnceForEachKey(t *testing.T) {
 	}
 }
 
+func TestSchedules_AreBackfilledOnceForEachKey(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	path := "/v1/schedules/" + h.scheduled(t) + "/nightly"
+	const body = `{"from":"2026-01-20T00:00:00Z","to":"2026-01-27T00:00:00Z","rate_per_second":0.5,"reason":"the source was down"}`
+	first := h.do(t, http.MethodPost, path+":backfill", body, "Idempotency-Key: k")
+	again := h.do(t, http.MethodPost, path+":backfill", body, "Idempotency-Key: k")
+	one, repeated := decoded[api.ScheduleBackfill](t, first), decoded[api.ScheduleBackfill](t, again)
+	if first.Status != http.StatusAccepted || again.Status != http.StatusOK || one.Total != 7 || !cmp.Equal(one, repeated) {
+		t.Errorf("%d %+v, then %d %+v", first.Status, one, again.Status, repeated)
+	}
+	if one.State != api.BackfillStateRunning || one.RatePerSecond != 0.5 || one.Version != 1 || one.Actor == "" || !one.At.IsZero() {
+		t.Errorf("backfill: %+v", one)
+	}
+	wantProblem(t, h.do(t, http.MethodPost, path+":backfill", body), apierror.IllegalTransition,
+		"Another backfill of the schedule goes on: wait for its end, or cancel it.")
+	wantProblem(t, h.do(t, http.MethodPost, path+"/backfills/none:cancel", ""), apierror.NotFound, "The schedule has no such backfill.")
+	for range 2 {
+		stopped := decoded[api.ScheduleBackfill](t, h.do(t, http.MethodPost, path+"/backfills/"+one.BackfillID+":cancel", `{"reason":"why"}`))
+		if stopped.State != api.BackfillStateCancelling {
+			t.Errorf("cancelled: %+v", stopped)
+		}
+	}
+	all := decoded[api.ScheduleBackfills](t, h.do(t, http.MethodGet, path+"/backfills", "")).Backfills
+	if len(all) != 1 || all[0].BackfillID != one.BackfillID || all[0].State != api.BackfillStateCancelling {
+		t.Errorf("backfills: %+v", all)
+	}
+	for body, want := range map[string]struct {
+		code    apierror.Code
+		pointer string
+	}{
+		`{}`: {apierror.InvalidEnvelope, "/from"}, `{"from":"2026-01-20T00:00:00Z","rate_per_second":11}`: {apierror.InvalidEnvelope, "/rate_per_second"},
+		`{"from":"2026-01-20T00:00:00Z","rate_per_second":0.001}`: {apierror.ScheduleInvalid, "/rate_per_second"},
+	} {
+		got := problemOf(t, h.do(t, http.MethodPost, path+":backfill", body))
+		if got.Code != want.code || len(got.Errors) == 0 || got.Errors[0].Pointer != want.pointer {
+			t.Errorf("%s: got %+v, want %s at %s", body, got, want.code, want.pointer)
+		}
+	}
+}
+
 func TestSchedules_NameWhatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -38,6 +38,30 @@ func (e Actor) Valid() bool {
 	}
 }
 
+// Defines values for BackfillState.
+const (
+	BackfillStateCancelled  BackfillState = "cancelled"
+	BackfillStateCancelling BackfillState = "cancelling"
+	BackfillStateDone       BackfillState = "done"
+	BackfillStateRunning    BackfillState = "running"
+)
+
+// Valid indicates whether the value is a known member of the BackfillState enum.
+func (e BackfillState) Valid() bool {
+	switch e {
+	case BackfillStateCancelled:
+		return true
+	case BackfillStateCancelling:
+		return true
+	case BackfillStateDone:
+		return true
+	case BackfillStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for BlockerType.
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
@@ -80,6 +104,30 @@ func (e ClaimWarningCode) Valid() bool {
 	case ClaimWarningCodeServiceUnknown:
 		return true
 	case ClaimWarningCodeStepTypeUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ClockChange.
+const (
+	ClockChangeChanged     ClockChange = "changed"
+	ClockChangeFirstOfTwo  ClockChange = "first_of_two"
+	ClockChangeMoved       ClockChange = "moved"
+	ClockChangeSecondOfTwo ClockChange = "second_of_two"
+)
+
+// Valid indicates whether the value is a known member of the ClockChange enum.
+func (e ClockChange) Valid() bool {
+	switch e {
+	case ClockChangeChanged:
+		return true
+	case ClockChangeFirstOfTwo:
+		return true
+	case ClockChangeMoved:
+		return true
+	case ClockChangeSecondOfTwo:
 		return true
 	default:
 		return false
@@ -209,6 +257,33 @@ func (e EventType) Valid() bool {
 	case EventTypeStepRetryRequested:
 		return true
 	case EventTypeStepSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FireOutcome.
+const (
+	FireOutcomeClaimed FireOutcome = "claimed"
+	FireOutcomeFired   FireOutcome = "fired"
+	FireOutcomeMissed  FireOutcome = "missed"
+	FireOutcomeRefused FireOutcome = "refused"
+	FireOutcomeSkipped FireOutcome = "skipped"
+)
+
+// Valid indicates whether the value is a known member of the FireOutcome enum.
+func (e FireOutcome) Valid() bool {
+	switch e {
+	case FireOutcomeClaimed:
+		return true
+	case FireOutcomeFired:
+		return true
+	case FireOutcomeMissed:
+		return true
+	case FireOutcomeRefused:
+		return true
+	case FireOutcomeSkipped:
 		return true
 	default:
 		return false
@@ -533,6 +608,72 @@ func (e ResultStatus) Valid() bool {
 	}
 }
 
+// Defines values for ScheduleCatchUpPolicy.
+const (
+	ScheduleCatchUpPolicyAll  ScheduleCatchUpPolicy = "all"
+	ScheduleCatchUpPolicyLast ScheduleCatchUpPolicy = "last"
+	ScheduleCatchUpPolicyNone ScheduleCatchUpPolicy = "none"
+)
+
+// Valid indicates whether the value is a known member of the ScheduleCatchUpPolicy enum.
+func (e ScheduleCatchUpPolicy) Valid() bool {
+	switch e {
+	case ScheduleCatchUpPolicyAll:
+		return true
+	case ScheduleCatchUpPolicyLast:
+		return true
+	case ScheduleCatchUpPolicyNone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScheduleOverlap.
+const (
+	ScheduleOverlapAllow         ScheduleOverlap = "allow"
+	ScheduleOverlapCancelRunning ScheduleOverlap = "cancel_running"
+	ScheduleOverlapQueue         ScheduleOverlap = "queue"
+	ScheduleOverlapSkip          ScheduleOverlap = "skip"
+)
+
+// Valid indicates whether the value is a known member of the ScheduleOverlap enum.
+func (e ScheduleOverlap) Valid() bool {
+	switch e {
+	case ScheduleOverlapAllow:
+		return true
+	case ScheduleOverlapCancelRunning:
+		return true
+	case ScheduleOverlapQueue:
+		return true
+	case ScheduleOverlapSkip:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScheduleState.
+const (
+	ScheduleStateActive    ScheduleState = "active"
+	ScheduleStateCompleted ScheduleState = "completed"
+	ScheduleStatePaused    ScheduleState = "paused"
+)
+
+// Valid indicates whether the value is a known member of the ScheduleState enum.
+func (e ScheduleState) Valid() bool {
+	switch e {
+	case ScheduleStateActive:
+		return true
+	case ScheduleStateCompleted:
+		return true
+	case ScheduleStatePaused:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for StepDecisionSource.
 const (
 	StepDecisionSourceDefault  StepDecisionSource = "default"
@@ -733,6 +874,46 @@ func (e WorkStatus) Valid() bool {
 //
 // Example: platform
 type Actor string
+
+// BackfillRequest Which past occurrences are fired, and how fast.
+type BackfillRequest struct {
+	// ExpectedRev The schedule's `rev` as last seen. 0, or absent, accepts any.
+	//
+	// Example: 3
+	ExpectedRev int64 `json:"expected_rev,omitempty,omitzero"`
+
+	// From The first time, included. Unless `repeat` is set, it must be later than what was deleted of the history.
+	//
+	//
+	// Example: 2026-01-20T00:00:00.000Z
+	From time.Time `json:"from"`
+
+	// RatePerSecond The maximum number of occurrences per second, at least 0.01. 0, or absent, is 10.
+	//
+	// Example: 2
+	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
+
+	// Reason Why, for the audit log.
+	//
+	// Example: The source was down.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Repeat Fire also occurrences that have a job.
+	//
+	// Example: false
+	Repeat bool `json:"repeat,omitempty,omitzero"`
+
+	// To The last time, included. Absent, or later than now: up to the last occurrence that is decided.
+	//
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	To time.Time `json:"to,omitempty,omitzero"`
+}
+
+// BackfillState `running`; `cancelling` if it is to stop; `cancelled`; `done` once it has fired all it could.
+//
+// Example: running
+type BackfillState string
 
 // BatchItem The result of one command.
 type BatchItem struct {
@@ -963,6 +1144,14 @@ type ClaimedWork struct {
 	// service may come later. The worker should log each once.
 	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
+
+// ClockChange What a change of the zone's clocks does to an occurrence. `moved`: clocks skip its local time,
+// and it is at the first instant after that. `first_of_two`: clocks show its local time twice, and
+// this is the first time. `second_of_two`: this is the second time; only schedules of all 24 hours
+// and intervals fire then. `changed`: the offset from UTC is not that of the occurrence before.
+//
+// Example: moved
+type ClockChange string
 
 // Command What an application wants done. Lengths are in bytes of UTF-8, a reference
 // is at most 8 KiB.
@@ -1384,6 +1573,13 @@ type EventPage struct {
 	// Example: AAAAAAAAAAc
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
+
+// FireOutcome `claimed`: it is being fired. `fired`: its job was accepted. `skipped`: the job of an earlier
+// occurrence is live. `refused`: the command is not accepted. `missed`: it was not fired in time, or
+// while the schedule was changed.
+//
+// Example: fired
+type FireOutcome string
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
@@ -2249,6 +2445,492 @@ type ResolvedStep struct {
 //
 // Example: SUCCEEDED
 type ResultStatus string
+
+// Schedule A schedule.
+type Schedule struct {
+	// CatchUp Which occurrences that were missed, for example because the server was down, are fired late. The
+	// default is the `last` one of an hour.
+	CatchUp ScheduleCatchUp `json:"catch_up"`
+
+	// Command The command, without `tenant_id`, `idempotency_key`, `not_before` and `not_after`. Its strings
+	// may contain `${scheduled_for}`, the time of the occurrence in UTC, and `${scheduled_date}`, its
+	// date in the time zone.
+	//
+	//
+	// Example: {"input_ref":{"uri":"s3://b/in"},"output_ref":{"uri":"s3://b/out"},"request_type":"doc.index","schema_version":"1"}
+	Command json.RawMessage `json:"command"`
+
+	// CreatedAt When it was created.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt time.Time `json:"created_at"`
+
+	// Cron Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+	// `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+	// match one of them. Either this or `every` is required.
+	//
+	//
+	// Example: 30 2 * * 1-5
+	Cron string `json:"cron,omitempty,omitzero"`
+
+	// EndAt No occurrence is later.
+	//
+	// Example: 2027-03-01T00:00:00.000Z
+	EndAt time.Time `json:"end_at,omitempty,omitzero"`
+
+	// Every The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+	// `start_at`, or else from 1970-01-01T00:00:00Z.
+	//
+	//
+	// Example: 15m
+	Every string `json:"every,omitempty,omitzero"`
+
+	// ExcludedDates Days in the time zone that have no occurrences.
+	ExcludedDates []string `json:"excluded_dates,omitempty,omitzero"`
+
+	// FailuresInRow How many of the last occurrences were refused or missed, one after the other.
+	//
+	// Example: 0
+	FailuresInRow int `json:"failures_in_row"`
+
+	// Jitter Each occurrence is delayed by less than this, by how much is the same each time. At most an hour,
+	// and half of the smallest time between two occurrences.
+	//
+	//
+	// Example: 2m
+	Jitter string `json:"jitter,omitempty,omitzero"`
+
+	// LastFire The last decided occurrence. Absent in a list, and before the first.
+	LastFire *ScheduleFire `json:"last_fire,omitempty"`
+
+	// Name The name.
+	//
+	// Example: nightly-index
+	Name string `json:"name"`
+
+	// Next The next occurrences, without jitter; at most 10, in a list 1. Absent unless the schedule is active.
+	Next []ScheduleTime `json:"next,omitempty,omitzero"`
+
+	// Overlap What an occurrence does while the job of an earlier one is live: `skip` it, `queue` it (at most
+	// one waits), `cancel_running` the earlier job, or `allow` both.
+	//
+	//
+	// Example: skip
+	Overlap ScheduleOverlap `json:"overlap"`
+
+	// Rev Counts the changes of the schedule, its fires included.
+	//
+	// Example: 3
+	Rev int64 `json:"rev"`
+
+	// ScheduleID Names the schedule, also after another of its name was made.
+	//
+	// Example: 0b9d1f7c5a3e4c2f8d6e1a2b3c4d5e6f
+	ScheduleID string `json:"schedule_id"`
+
+	// StartAt No occurrence is earlier.
+	//
+	// Example: 2026-03-01T00:00:00.000Z
+	StartAt time.Time `json:"start_at,omitempty,omitzero"`
+
+	// State `active`; `paused` by a caller; `completed` if there is no further occurrence.
+	//
+	//
+	// Example: active
+	State ScheduleState `json:"state"`
+
+	// TenantID The tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// TimeZone The IANA name of the zone whose clocks count. The default is UTC.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+
+	// UpdatedAt When a caller changed it last.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	UpdatedAt time.Time `json:"updated_at"`
+
+	// Version Counts the definitions, from 1.
+	//
+	// Example: 1
+	Version int `json:"version"`
+}
+
+// ScheduleBackfill The firing of past occurrences of a schedule.
+type ScheduleBackfill struct {
+	// Actor The caller who requested it.
+	//
+	// Example: alice
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// At The last occurrence that it has decided; absent before the first.
+	//
+	// Example: 2026-01-23T12:00:00.000Z
+	At time.Time `json:"at,omitempty,omitzero"`
+
+	// BackfillID Names the backfill.
+	//
+	// Example: 5f2c8e0d7a914b63a1d4c9e27b60f385
+	BackfillID string `json:"backfill_id"`
+
+	// CreatedAt When it was requested.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt time.Time `json:"created_at"`
+
+	// Detail Why the last one was refused, or why the next one waits.
+	//
+	// Example: Job 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d is in the line.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// EndedAt When it ended; absent before that.
+	//
+	// Example: 2026-01-27T12:01:24.000Z
+	EndedAt time.Time `json:"ended_at,omitempty,omitzero"`
+
+	// Fired How many it has fired.
+	//
+	// Example: 80
+	Fired int `json:"fired"`
+
+	// From The first time, included.
+	//
+	// Example: 2026-01-20T00:00:00.000Z
+	From time.Time `json:"from"`
+
+	// LeftAlone How many had a job.
+	//
+	// Example: 4
+	LeftAlone int `json:"left_alone"`
+
+	// RatePerSecond The maximum number of occurrences per second.
+	//
+	// Example: 2
+	RatePerSecond float64 `json:"rate_per_second"`
+
+	// Reason Why.
+	//
+	// Example: The source was down.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Refused How many were refused.
+	//
+	// Example: 0
+	Refused int `json:"refused"`
+
+	// Repeat Occurrences that have a job are fired, too.
+	//
+	// Example: false
+	Repeat bool `json:"repeat"`
+
+	// State `running`; `cancelling` if it is to stop; `cancelled`; `done` once it has fired all it could.
+	//
+	//
+	// Example: running
+	State BackfillState `json:"state"`
+
+	// To The last time, included.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	To time.Time `json:"to"`
+
+	// Total How many occurrences are between `from` and `to`.
+	//
+	// Example: 168
+	Total int `json:"total"`
+
+	// Version The version of the definition, also if it is changed.
+	//
+	// Example: 1
+	Version int `json:"version"`
+}
+
+// ScheduleBackfills The backfills of a schedule.
+type ScheduleBackfills struct {
+	// Backfills The backfills, newest first.
+	Backfills []ScheduleBackfill `json:"backfills"`
+}
+
+// ScheduleCatchUp Which occurrences that were missed, for example because the server was down, are fired late. The
+// default is the `last` one of an hour.
+type ScheduleCatchUp struct {
+	// Policy `none`; the `last` one within the window; or `all` within it, at most 500.
+	//
+	// Example: last
+	Policy ScheduleCatchUpPolicy `json:"policy,omitempty,omitzero"`
+
+	// Window How old an occurrence may be, at most 168h. The default is 1h.
+	//
+	// Example: 6h
+	Window string `json:"window,omitempty,omitzero"`
+}
+
+// ScheduleCatchUpPolicy `none`; the `last` one within the window; or `all` within it, at most 500.
+//
+// Example: last
+type ScheduleCatchUpPolicy string
+
+// ScheduleChange Which state of the schedule the caller saw, and why it changes it.
+type ScheduleChange struct {
+	// ExpectedRev The schedule's `rev` as last seen. 0, or absent, accepts any.
+	//
+	// Example: 3
+	ExpectedRev int64 `json:"expected_rev,omitempty,omitzero"`
+
+	// Reason Why, for the audit log.
+	//
+	// Example: The source is down.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// ScheduleFire An occurrence, or a run, with what became of it.
+type ScheduleFire struct {
+	// Actor The caller who ran it by hand, or by a backfill.
+	//
+	// Example: alice
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// BackfillID The backfill that decided it.
+	//
+	// Example: 5f2c8e0d7a914b63a1d4c9e27b60f385
+	BackfillID string `json:"backfill_id,omitempty,omitzero"`
+
+	// Code The code of the problem with which the command was refused.
+	//
+	// Example: line_busy
+	Code string `json:"code,omitempty,omitzero"`
+
+	// Count How many occurrences these are; absent for one.
+	//
+	// Example: 60
+	Count int `json:"count,omitempty,omitzero"`
+
+	// Detail Why it was not fired.
+	//
+	// Example: Job 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d is in the line.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// From The first of many missed occurrences, of which `scheduled_for` is the last.
+	//
+	// Example: 2026-01-28T00:30:00.000Z
+	From time.Time `json:"from,omitempty,omitzero"`
+
+	// JobID The job; absent unless it was claimed or fired.
+	//
+	// Example: 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d
+	JobID string `json:"jobId,omitempty,omitzero"`
+
+	// JobPurged The job has been purged.
+	//
+	// Example: false
+	JobPurged bool `json:"job_purged,omitempty,omitzero"`
+
+	// LateSeconds How long after its time it was decided.
+	//
+	// Example: 0.4
+	LateSeconds float64 `json:"late_seconds"`
+
+	// Outcome `claimed`: it is being fired. `fired`: its job was accepted. `skipped`: the job of an earlier
+	// occurrence is live. `refused`: the command is not accepted. `missed`: it was not fired in time, or
+	// while the schedule was changed.
+	//
+	//
+	// Example: fired
+	Outcome FireOutcome `json:"outcome"`
+
+	// ScheduledFor The time of the occurrence, without jitter.
+	//
+	// Example: 2026-01-28T01:30:00.000Z
+	ScheduledFor time.Time `json:"scheduled_for"`
+
+	// Version The version of the definition.
+	//
+	// Example: 1
+	Version int `json:"version"`
+}
+
+// ScheduleFirePage One page of the history of a schedule.
+type ScheduleFirePage struct {
+	// Fires The occurrences and runs, newest first.
+	Fires []ScheduleFire `json:"fires"`
+
+	// NextPageToken For the next page; absent at the end.
+	//
+	// Example: AAAB
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// ScheduleOverlap What an occurrence does while the job of an earlier one is live: `skip` it, `queue` it (at most
+// one waits), `cancel_running` the earlier job, or `allow` both.
+//
+// Example: skip
+type ScheduleOverlap string
+
+// SchedulePage One page of schedules.
+type SchedulePage struct {
+	// NextPageToken For the next page; absent at the end.
+	//
+	// Example: AAAB
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Schedules The schedules, by name.
+	Schedules []Schedule `json:"schedules"`
+}
+
+// SchedulePreview The next occurrences of a schedule.
+type SchedulePreview struct {
+	// TimeZone The zone whose clocks count.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone"`
+
+	// Times The occurrences in order.
+	Times []ScheduleTime `json:"times"`
+}
+
+// SchedulePreviewRequest When a schedule would fire.
+type SchedulePreviewRequest struct {
+	// After The occurrences are later than this. The default is now.
+	//
+	// Example: 2026-03-27T12:00:00.000Z
+	After time.Time `json:"after,omitempty,omitzero"`
+
+	// Count How many occurrences to compute. 0 means the default.
+	//
+	// Example: 10
+	Count int32 `json:"count,omitempty,omitzero"`
+
+	// Cron Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+	// `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+	// match one of them. Either this or `every` is required.
+	//
+	//
+	// Example: 30 2 * * 1-5
+	Cron string `json:"cron,omitempty,omitzero"`
+
+	// EndAt No occurrence is later.
+	//
+	// Example: 2027-03-01T00:00:00.000Z
+	EndAt time.Time `json:"end_at,omitempty,omitzero"`
+
+	// Every The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+	// `start_at`, or else from 1970-01-01T00:00:00Z.
+	//
+	//
+	// Example: 15m
+	Every string `json:"every,omitempty,omitzero"`
+
+	// ExcludedDates Days in the time zone that have no occurrences.
+	ExcludedDates []string `json:"excluded_dates,omitempty,omitzero"`
+
+	// StartAt No occurrence is earlier.
+	//
+	// Example: 2026-03-01T00:00:00.000Z
+	StartAt time.Time `json:"start_at,omitempty,omitzero"`
+
+	// TimeZone The IANA name of the zone whose clocks count. The default is UTC.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+}
+
+// ScheduleRequest When a command is submitted, and which.
+type ScheduleRequest struct {
+	// CatchUp Which occurrences that were missed, for example because the server was down, are fired late. The
+	// default is the `last` one of an hour.
+	CatchUp ScheduleCatchUp `json:"catch_up,omitempty,omitzero"`
+
+	// Command The command, without `tenant_id`, `idempotency_key`, `not_before` and `not_after`. Its strings
+	// may contain `${scheduled_for}`, the time of the occurrence in UTC, and `${scheduled_date}`, its
+	// date in the time zone.
+	//
+	//
+	// Example: {"input_ref":{"uri":"s3://b/in"},"output_ref":{"uri":"s3://b/out"},"request_type":"doc.index","schema_version":"1"}
+	Command any `json:"command"`
+
+	// Cron Five fields as in crontab (minute, hour, day of month, month, day of week), or `@hourly`,
+	// `@daily`, `@weekly`, `@monthly` or `@yearly`. If both day fields are set, a day needs to
+	// match one of them. Either this or `every` is required.
+	//
+	//
+	// Example: 30 2 * * 1-5
+	Cron string `json:"cron,omitempty,omitzero"`
+
+	// EndAt No occurrence is later.
+	//
+	// Example: 2027-03-01T00:00:00.000Z
+	EndAt time.Time `json:"end_at,omitempty,omitzero"`
+
+	// Every The time between two occurrences, in whole seconds, at least `10s`. They are counted from
+	// `start_at`, or else from 1970-01-01T00:00:00Z.
+	//
+	//
+	// Example: 15m
+	Every string `json:"every,omitempty,omitzero"`
+
+	// ExcludedDates Days in the time zone that have no occurrences.
+	ExcludedDates []string `json:"excluded_dates,omitempty,omitzero"`
+
+	// ExpectedRev The schedule's `rev` as last seen. 0, or absent, accepts any.
+	//
+	// Example: 3
+	ExpectedRev int64 `json:"expected_rev,omitempty,omitzero"`
+
+	// Jitter Each occurrence is delayed by less than this, by how much is the same each time. At most an hour,
+	// and half of the smallest time between two occurrences.
+	//
+	//
+	// Example: 2m
+	Jitter string `json:"jitter,omitempty,omitzero"`
+
+	// Overlap What an occurrence does while the job of an earlier one is live: `skip` it, `queue` it (at most
+	// one waits), `cancel_running` the earlier job, or `allow` both.
+	//
+	//
+	// Example: skip
+	Overlap ScheduleOverlap `json:"overlap,omitempty,omitzero"`
+
+	// StartAt No occurrence is earlier.
+	//
+	// Example: 2026-03-01T00:00:00.000Z
+	StartAt time.Time `json:"start_at,omitempty,omitzero"`
+
+	// TimeZone The IANA name of the zone whose clocks count. The default is UTC.
+	//
+	// Example: Europe/Berlin
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+}
+
+// ScheduleState `active`; `paused` by a caller; `completed` if there is no further occurrence.
+//
+// Example: active
+type ScheduleState string
+
+// ScheduleTime An occurrence.
+type ScheduleTime struct {
+	// At When, in UTC.
+	//
+	// Example: 2026-03-29T01:00:00.000Z
+	At time.Time `json:"at"`
+
+	// ClockChange What a change of the zone's clocks does to an occurrence. `moved`: clocks skip its local time,
+	// and it is at the first instant after that. `first_of_two`: clocks show its local time twice, and
+	// this is the first time. `second_of_two`: this is the second time; only schedules of all 24 hours
+	// and intervals fire then. `changed`: the offset from UTC is not that of the occurrence before.
+	//
+	//
+	// Example: moved
+	ClockChange ClockChange `json:"clock_change,omitempty,omitzero"`
+
+	// Local When by the zone's clocks, with the offset from UTC.
+	//
+	// Example: 2026-03-29T03:00:00+02:00
+	Local string `json:"local"`
+}
 
 // Step A step of a job.
 type Step struct {

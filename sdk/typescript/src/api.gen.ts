@@ -961,9 +961,114 @@ export interface paths {
         /**
          * Run a schedule now
          * @description Submits the command now, in any state of the schedule, beside its occurrences. A request with the
-         *     same `Idempotency-Key` returns what the first one did; without one each request submits it.
+         *     same `Idempotency-Key` returns what the first one did, for at least a day; without one each request submits it.
          */
         post: operations["runSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}:backfill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Fire past occurrences of a schedule
+         * @description Fires the occurrences of the present definition between two times, oldest first, in any state of the
+         *     schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
+         *     are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
+         *     `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
+         *     answer: the backfills of the schedule show its progress. A request with the same
+         *     `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
+         *     `idempotency_mismatch`.
+         */
+        post: operations["backfillSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}/backfills/{backfillId}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+                /**
+                 * @description The backfill's `backfill_id`.
+                 * @example 5f2c8e0d7a914b63a1d4c9e27b60f385
+                 */
+                backfillId: components["parameters"]["BackfillId"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop a backfill
+         * @description It fires no further occurrences. What it has begun is decided first, so it may be `cancelling` for a
+         *     moment. Its jobs go on. A backfill that has ended stays as it is.
+         */
+        post: operations["cancelBackfill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/schedules/{tenantId}/{name}/backfills": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the backfills of a schedule
+         * @description With their progress, newest first. The last 100 are kept.
+         */
+        get: operations["listBackfills"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -5507,7 +5612,7 @@ export interface components {
              */
             code?: string;
             /**
-             * @description The caller who ran it by hand.
+             * @description The caller who ran it by hand, or by a backfill.
              * @example alice
              */
             actor?: string;
@@ -5516,6 +5621,11 @@ export interface components {
              * @example false
              */
             job_purged?: boolean;
+            /**
+             * @description The backfill that decided it.
+             * @example 5f2c8e0d7a914b63a1d4c9e27b60f385
+             */
+            backfill_id?: string;
             /**
              * Format: date-time
              * @description The first of many missed occurrences, of which `scheduled_for` is the last.
@@ -5537,6 +5647,145 @@ export interface components {
              * @example AAAB
              */
             next_page_token?: string;
+        };
+        /** @description Which past occurrences are fired, and how fast. */
+        BackfillRequest: {
+            /**
+             * Format: date-time
+             * @description The first time, included. Unless `repeat` is set, it must be later than what was deleted of the history.
+             * @example 2026-01-20T00:00:00.000Z
+             */
+            from: string;
+            /**
+             * Format: date-time
+             * @description The last time, included. Absent, or later than now: up to the last occurrence that is decided.
+             * @example 2026-01-27T00:00:00.000Z
+             */
+            to?: string;
+            /**
+             * @description Fire also occurrences that have a job.
+             * @default false
+             * @example false
+             */
+            repeat: boolean;
+            /**
+             * Format: double
+             * @description The maximum number of occurrences per second, at least 0.01. 0, or absent, is 10.
+             * @example 2
+             */
+            rate_per_second?: number;
+            /**
+             * Format: int64
+             * @description The schedule's `rev` as last seen. 0, or absent, accepts any.
+             * @example 3
+             */
+            expected_rev?: number;
+            /**
+             * @description Why, for the audit log.
+             * @example The source was down.
+             */
+            reason?: string;
+        };
+        /**
+         * @description `running`; `cancelling` if it is to stop; `cancelled`; `done` once it has fired all it could.
+         * @example running
+         * @enum {string}
+         */
+        BackfillState: "running" | "cancelling" | "cancelled" | "done";
+        /** @description The firing of past occurrences of a schedule. */
+        ScheduleBackfill: {
+            /**
+             * @description Names the backfill.
+             * @example 5f2c8e0d7a914b63a1d4c9e27b60f385
+             */
+            backfill_id: string;
+            state: components["schemas"]["BackfillState"];
+            /**
+             * @description The version of the definition, also if it is changed.
+             * @example 1
+             */
+            version: number;
+            /**
+             * Format: date-time
+             * @description The first time, included.
+             * @example 2026-01-20T00:00:00.000Z
+             */
+            from: string;
+            /**
+             * Format: date-time
+             * @description The last time, included.
+             * @example 2026-01-27T00:00:00.000Z
+             */
+            to: string;
+            /**
+             * @description Occurrences that have a job are fired, too.
+             * @example false
+             */
+            repeat: boolean;
+            /**
+             * Format: double
+             * @description The maximum number of occurrences per second.
+             * @example 2
+             */
+            rate_per_second: number;
+            /**
+             * @description How many occurrences are between `from` and `to`.
+             * @example 168
+             */
+            total: number;
+            /**
+             * @description How many it has fired.
+             * @example 80
+             */
+            fired: number;
+            /**
+             * @description How many had a job.
+             * @example 4
+             */
+            left_alone: number;
+            /**
+             * @description How many were refused.
+             * @example 0
+             */
+            refused: number;
+            /**
+             * Format: date-time
+             * @description The last occurrence that it has decided; absent before the first.
+             * @example 2026-01-23T12:00:00.000Z
+             */
+            at?: string;
+            /**
+             * @description Why the last one was refused, or why the next one waits.
+             * @example Job 0197f0c2-5b1e-7c3a-9a52-3f6f0a1b2c3d is in the line.
+             */
+            detail?: string;
+            /**
+             * @description The caller who requested it.
+             * @example alice
+             */
+            actor?: string;
+            /**
+             * @description Why.
+             * @example The source was down.
+             */
+            reason?: string;
+            /**
+             * Format: date-time
+             * @description When it was requested.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description When it ended; absent before that.
+             * @example 2026-01-27T12:01:24.000Z
+             */
+            ended_at?: string;
+        };
+        /** @description The backfills of a schedule. */
+        ScheduleBackfills: {
+            /** @description The backfills, newest first. */
+            backfills: components["schemas"]["ScheduleBackfill"][];
         };
         /**
          * @description `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
@@ -7337,6 +7586,11 @@ export interface components {
          */
         ScheduleName: string;
         /**
+         * @description The backfill's `backfill_id`.
+         * @example 5f2c8e0d7a914b63a1d4c9e27b60f385
+         */
+        BackfillId: string;
+        /**
          * @description The scope: `service:ocr` or `service:ocr,step_type:OCR`, each also with `,tenant:tenant_a`.
          *     In a name, a comma and each character that a path does not take are `~` and two hexadecimal
          *     digits, as in the ids of pauses.
@@ -8830,6 +9084,154 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    backfillSchedule: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
+                 * @example order-4711
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BackfillRequest"];
+            };
+        };
+        responses: {
+            /** @description The backfill of the first request with this key. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleBackfill"];
+                };
+            };
+            /** @description The new backfill. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleBackfill"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    cancelBackfill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+                /**
+                 * @description The backfill's `backfill_id`.
+                 * @example 5f2c8e0d7a914b63a1d4c9e27b60f385
+                 */
+                backfillId: components["parameters"]["BackfillId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: components["requestBodies"]["Control"];
+        responses: {
+            /** @description The backfill. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleBackfill"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listBackfills: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant.
+                 * @example tenant_a
+                 */
+                tenantId: components["parameters"]["TenantId"];
+                /**
+                 * @description The schedule's name. It has letters, digits, `.`, `_` and `-`, and begins with a letter or a digit.
+                 * @example nightly-index
+                 */
+                name: components["parameters"]["ScheduleName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The backfills. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleBackfills"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
