@@ -22,7 +22,8 @@ func (t *tool) schedules() *cobra.Command {
 			"  lucius schedules next --cron \"30 2 * * 1-5\" --zone Europe/Berlin",
 	}
 	cmd.AddCommand(t.schedulesList(), t.schedulesShow(), t.schedulesApply(), t.schedulesNext(), t.schedulesFires(), t.schedulesRun(),
-		t.schedulesPause(), t.schedulesResume(), t.schedulesDelete())
+		t.schedulesBackfill(), t.schedulesBackfills(), t.schedulesCancelBackfill(), t.schedulesPause(), t.schedulesResume(),
+		t.schedulesDelete())
 	return t.calls(cmd)
 }
 
@@ -225,7 +226,10 @@ func (p *page) fire(f *api.ScheduleFire) []string {
 	if f.Count > 1 {
 		outcome += ", " + diagnosis.Count(f.Count, "time") + " from " + f.From.String()
 	}
-	if f.Actor != "" {
+	switch {
+	case f.BackfillID != "":
+		detail = strings.TrimSpace("backfill by " + f.Actor + " " + detail)
+	case f.Actor != "":
 		detail = strings.TrimSpace("run by " + f.Actor + " " + detail)
 	}
 	return []string{f.ScheduledFor.String(), outcome, f.JobID, strconv.FormatFloat(f.LateSeconds, 'f', 1, 64) + " s", detail}

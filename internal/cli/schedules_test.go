@@ -38,6 +38,7 @@ func TestSchedules(t *testing.T) {
 	fires := api.ScheduleFirePage{Fires: []api.ScheduleFire{
 		{ScheduledFor: at(0), Outcome: api.FireOutcomeFired, JobID: "j1", Version: 2, LateSeconds: 0.4, Actor: "alice"},
 		{ScheduledFor: at(time.Hour), Outcome: api.FireOutcomeMissed, Version: 2, From: at(2 * time.Hour), Count: 60, Detail: "was not fired in time"},
+		{ScheduledFor: at(3 * time.Hour), Outcome: api.FireOutcomeFired, JobID: "j2", Version: 2, LateSeconds: 9000, Actor: "alice", BackfillID: "b1"},
 	}}
 	shows(t, "schedule-fires", "GET /v1/schedules/t/nightly/fires?limit=50", fires, "schedules fires t/nightly")
 	shows(t, "schedule-run", "POST /v1/schedules/t/nightly:run {}", fires.Fires[0], "schedules run t/nightly --idempotency-key k")
@@ -49,6 +50,53 @@ func TestSchedules(t *testing.T) {
 	} {
 		if _, err := l.run(t, strings.Fields(line)...); cli.ExitCode(err) != code {
 			t.Errorf("lucius %s: %v, want the exit code %d", line, err, code)
+		}
+	}
+}
+
+func TestSchedules_Backfill(t *testing.T) {
+	t.Parallel()
+	one := api.ScheduleBackfill{
+		BackfillID: "b1", State: api.BackfillStateRunning, Version: 2, From: at(72 * time.Hour), To: at(time.Hour), RatePerSecond: 0.5,
+		Total: 72, Fired: 20, LeftAlone: 3, Refused: 1, At: at(48 * time.Hour), Detail: "Job j1 is in the line.", Actor: "alice", CreatedAt: at(time.Minute),
+	}
+	shows(t, "schedule-backfill", `POST /v1/schedules/t/nightly:backfill {"from":"2026-01-24T12:00:00.000Z","rate_per_second":0.5,`+
+		`"reason":"why","repeat":true,"to":"2026-01-27T11:00:00.000Z"}`, one,
+		"schedules backfill t/nightly --from 3d --to 2026-01-27T11:00:00Z --rate 0.5 --repeat --reason why --idempotency-key k")
+	done, cancelled := one, one
+	done.BackfillID, done.State, done.Fired, done.Refused = "b0", api.BackfillStateDone, 69, 0
+	cancelled.State = api.BackfillStateCancelled
+	shows(t, "schedule-backfills", "GET /v1/schedules/t/nightly/backfills", api.ScheduleBackfills{Backfills: []api.ScheduleBackfill{one, done}},
+		"schedules backfills t/nightly")
+	shows(t, "schedule-cancel-backfill", `POST /v1/schedules/t/nightly/backfills/b1:cancel {"reason":"why"}`, cancelled,
+		"schedules cancel-backfill t/nightly b1 --reason why")
+
+	const begin, list = "POST /v1/schedules/t/nightly:backfill", "GET /v1/schedules/t/nightly/backfills"
+	for name, test := range map[string]struct {
+		answers []any // to the list
+		code    int
+	}{
+		"to its end":               {[]any{api.ScheduleBackfills{Backfills: []api.ScheduleBackfill{{BackfillID: "b1", State: api.BackfillStateDone, Total: 72, Fired: 72}}}}, 0},
+		"until it is cancelled":    {[]any{api.ScheduleBackfills{Backfills: []api.ScheduleBackfill{one}}, api.ScheduleBackfills{Backfills: []api.ScheduleBackfill{cancelled}}}, cli.ExitFailed},
+		"one of which are refused": {[]any{api.ScheduleBackfills{Backfills: []api.ScheduleBackfill{{BackfillID: "b1", State: api.BackfillStateDone, Total: 72, Refused: 1}}}}, cli.ExitFailed},
+		"of a deleted schedule":    {[]any{apierror.ScheduleNotFound}, cli.ExitNotFound},
+		"that is not known":        {[]any{api.ScheduleBackfills{}}, cli.ExitNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLine(t, newScripted(t, map[string][]any{begin: {one}, list: test.answers}).url)
+			if out, err := l.run(t, "schedules", "backfill", "t/nightly", "--from", "3d", "--watch"); cli.ExitCode(err) != test.code {
+				t.Errorf("%v, want the exit code %d: %s", err, test.code, out)
+			}
+		})
+	}
+	l := newLine(t, newScripted(t, nil).url)
+	for _, line := range []string{
+		"schedules backfill t/nightly", "schedules backfill nightly --from 1d", "schedules backfill t/nightly --from never",
+		"schedules backfill t/nightly --from 1d --to never", "schedules cancel-backfill t/nightly", "schedules cancel-backfill nightly b1",
+	} {
+		if _, err := l.run(t, strings.Fields(line)...); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("lucius %s: %v", line, err)
 		}
 	}
 }
