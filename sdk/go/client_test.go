@@ -33,6 +33,7 @@ type scripted struct {
 
 	mu   sync.Mutex
 	seen []seen
+	keys []string // the idempotency keys of the requests
 }
 
 // answer is one answer. Without a status there is none.
@@ -53,6 +54,7 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.keys = append(s.keys, r.Header.Get("Idempotency-Key"))
 	s.seen = append(s.seen, seen{r.Method + " " + r.URL.RequestURI(), strings.TrimSpace(string(body))})
 	if len(s.seen) > len(s.answers) {
 		s.t.Errorf("a request more than there are answers: %+v", s.seen)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from ._transport import Interruptible, Token
 from .client import Client
 from .errors import ProblemError
 from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, Priority, RerunPreview, RerunRequest, When
+from .schedules import Schedule, ScheduleBackfill, ScheduleDefinition, ScheduleFire, ScheduleState, ScheduleTime, ScheduleTimes
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -102,6 +103,49 @@ class AsyncClient:
 
     async def cancel_line(self, line_id: str, reason: str) -> int:
         return await self._run(lambda: self._client.cancel_line(line_id, reason))
+
+    async def schedules(self, tenant_id: str, *, state: Optional[ScheduleState] = None,
+                        page_size: int = 100) -> AsyncIterator[Schedule]:
+        async for schedule in self._each(self._client.schedules(tenant_id, state=state, page_size=page_size)):
+            yield schedule
+
+    async def schedule(self, tenant_id: str, name: str) -> Schedule:
+        return await self._run(lambda: self._client.schedule(tenant_id, name))
+
+    async def put_schedule(self, tenant_id: str, name: str, **definition: Unpack[ScheduleDefinition]) -> Schedule:
+        return await self._run(lambda: self._client.put_schedule(tenant_id, name, **definition))
+
+    async def delete_schedule(self, tenant_id: str, name: str) -> None:
+        await self._run(lambda: self._client.delete_schedule(tenant_id, name))
+
+    async def pause_schedule(self, tenant_id: str, name: str, reason: str = "") -> Schedule:
+        return await self._run(lambda: self._client.pause_schedule(tenant_id, name, reason))
+
+    async def resume_schedule(self, tenant_id: str, name: str, reason: str = "") -> Schedule:
+        return await self._run(lambda: self._client.resume_schedule(tenant_id, name, reason))
+
+    async def run_schedule(self, tenant_id: str, name: str, key: str = "") -> ScheduleFire:
+        return await self._run(lambda: self._client.run_schedule(tenant_id, name, key))
+
+    async def preview_schedule(self, *, after: When = None, count: Optional[int] = None,
+                               **times: Unpack[ScheduleTimes]) -> List[ScheduleTime]:
+        return await self._run(lambda: self._client.preview_schedule(after=after, count=count, **times))
+
+    async def schedule_fires(self, tenant_id: str, name: str) -> AsyncIterator[ScheduleFire]:
+        async for fire in self._each(self._client.schedule_fires(tenant_id, name)):
+            yield fire
+
+    async def backfill_schedule(self, tenant_id: str, name: str, *, from_: Union[datetime, str], to: When = None,
+                                repeat: bool = False, rate_per_second: Optional[float] = None, reason: Optional[str] = None,
+                                key: str = "") -> ScheduleBackfill:
+        return await self._run(lambda: self._client.backfill_schedule(
+            tenant_id, name, from_=from_, to=to, repeat=repeat, rate_per_second=rate_per_second, reason=reason, key=key))
+
+    async def schedule_backfills(self, tenant_id: str, name: str) -> List[ScheduleBackfill]:
+        return await self._run(lambda: self._client.schedule_backfills(tenant_id, name))
+
+    async def cancel_backfill(self, tenant_id: str, name: str, backfill_id: str, reason: str = "") -> ScheduleBackfill:
+        return await self._run(lambda: self._client.cancel_backfill(tenant_id, name, backfill_id, reason))
 
     async def history(self, job_id: str) -> AsyncIterator[Event]:
         async for event in self._each(self._client.history(job_id)):

@@ -6,6 +6,7 @@ import http.client
 import json
 import ssl
 import time
+import uuid
 from datetime import datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
@@ -16,6 +17,8 @@ from ._transport import (
 )
 from .errors import LuciusError, NoAnswerError, NotFoundError, ProblemError, TimedOutError
 from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, Priority, RerunPreview, RerunRequest, When
+from .schedules import Schedule, ScheduleBackfill, ScheduleDefinition, ScheduleFire, ScheduleState, ScheduleTime, ScheduleTimes
+from .schedules import body as _given
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -258,8 +261,87 @@ class Client:
             if not some["more"] or not some["cancelled"]:
                 return cancelled
 
+    def schedules(self, tenant_id: str, *, state: Optional[ScheduleState] = None, page_size: int = 100) -> Iterator[Schedule]:
+        """The schedules of a tenant by name, each with its next occurrence, read page by page."""
+        query = {"tenant_id": tenant_id, "state": state, "limit": str(page_size)}
+        for page in self._pages("/v1/schedules", query):
+            yield from (Schedule.parse(raw) for raw in page["schedules"])
+
+    def schedule(self, tenant_id: str, name: str) -> Schedule:
+        """A schedule with its next occurrences and its last. It raises :class:`NotFoundError` if there is none."""
+        return Schedule.parse(self._call("GET", _schedule(tenant_id, name)))
+
+    def put_schedule(self, tenant_id: str, name: str, **definition: Unpack[ScheduleDefinition]) -> Schedule:
+        """Create a schedule, or replace its definition: then the next occurrence is the first after now.
+
+        Times or a command that make no sense raise :class:`InvalidError` with a violation for each fault. The call may be
+        repeated, but not one with an ``expected_rev`` whose answer was lost: that raises :class:`ConflictError`.
+        """
+        return Schedule.parse(self._call("PUT", _schedule(tenant_id, name), _given(definition)))
+
+    def delete_schedule(self, tenant_id: str, name: str) -> None:
+        """Delete a schedule. Its jobs go on. One that does not exist is no error, so the call may be repeated."""
+        try:
+            self._call("DELETE", _schedule(tenant_id, name))
+        except NotFoundError as error:
+            if error.code != "schedule_not_found":
+                raise
+
+    def pause_schedule(self, tenant_id: str, name: str, reason: str = "") -> Schedule:
+        """Stop a schedule; what is due until it is resumed is not caught up. The call may be repeated."""
+        return Schedule.parse(self._call("POST", _schedule(tenant_id, name) + ":pause", _because(reason)))
+
+    def resume_schedule(self, tenant_id: str, name: str, reason: str = "") -> Schedule:
+        """Start a paused schedule with the first occurrence after now. The call may be repeated."""
+        return Schedule.parse(self._call("POST", _schedule(tenant_id, name) + ":resume", _because(reason)))
+
+    def run_schedule(self, tenant_id: str, name: str, key: str = "") -> ScheduleFire:
+        """Submit the command of a schedule now, also while it is paused.
+
+        Calls with the same ``key`` run it once, and return what the first one did: the job, or why there is none.
+        Without a key each call runs it once.
+        """
+        return ScheduleFire.parse(self._once(_schedule(tenant_id, name) + ":run", {}, key))
+
+    def preview_schedule(self, *, after: When = None, count: Optional[int] = None,
+                         **times: Unpack[ScheduleTimes]) -> List[ScheduleTime]:
+        """The next times of a cron expression or an interval, at most 100."""
+        found = self._call("POST", "/v1/schedules:preview", _given({**times, "after": after, "count": count}))
+        return [ScheduleTime.parse(raw) for raw in found["times"]]
+
+    def schedule_fires(self, tenant_id: str, name: str) -> Iterator[ScheduleFire]:
+        """What became of the occurrences and runs of a schedule, newest first, read page by page."""
+        for page in self._pages(_schedule(tenant_id, name) + "/fires", {}):
+            yield from (ScheduleFire.parse(raw) for raw in page["fires"])
+
+    def backfill_schedule(self, tenant_id: str, name: str, *, from_: Union[datetime, str], to: When = None, repeat: bool = False,
+                          rate_per_second: Optional[float] = None, reason: Optional[str] = None, key: str = "") -> ScheduleBackfill:
+        """Begin to fire occurrences of the past: those without a job, unless ``repeat`` is set.
+
+        The server goes on by itself; :meth:`schedule_backfills` has its progress. Calls with the same ``key`` begin one
+        backfill, and return it as it is then; another request with that key raises :class:`InvalidError`. While another
+        backfill of the schedule goes on, it raises :class:`ConflictError`.
+        """
+        request = {"from_": from_, "to": to, "repeat": repeat or None, "rate_per_second": rate_per_second, "reason": reason}
+        return ScheduleBackfill.parse(self._once(_schedule(tenant_id, name) + ":backfill", _given(request), key))
+
+    def schedule_backfills(self, tenant_id: str, name: str) -> List[ScheduleBackfill]:
+        """The backfills of a schedule with their progress, newest first."""
+        found = self._call("GET", _schedule(tenant_id, name) + "/backfills")
+        return [ScheduleBackfill.parse(raw) for raw in found["backfills"]]
+
+    def cancel_backfill(self, tenant_id: str, name: str, backfill_id: str, reason: str = "") -> ScheduleBackfill:
+        """Stop a backfill; its jobs go on. It may be ``cancelling`` for a moment. The call may be repeated."""
+        path = f"{_schedule(tenant_id, name)}/backfills/{segment(backfill_id)}:cancel"
+        return ScheduleBackfill.parse(self._call("POST", path, _because(reason)))
+
+    def _once(self, path: str, body: Any, key: str) -> Any:
+        """A call with an idempotency key: the given one, or one of this call and its repetitions."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+        return self._transport.call("POST", path, body, headers=headers, retry_for=self._retry_for)
+
     def _control(self, job_id: str, verb: str, reason: str) -> Job:
-        return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", {"reason": reason} if reason else {}))
+        return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", _because(reason)))
 
     def _call(self, method: str, path: str, body: Any = None, timeout: float = 10.0) -> Any:
         return self._transport.call(method, path, body, timeout=timeout, retry_for=self._retry_for)
@@ -345,6 +427,14 @@ def _job(job_id: str) -> str:
 
 def _line(line_id: str) -> str:
     return f"/v1/lines/{segment(line_id)}"
+
+
+def _schedule(tenant_id: str, name: str) -> str:
+    return f"/v1/schedules/{segment(tenant_id)}/{segment(name)}"
+
+
+def _because(reason: str) -> Dict[str, str]:
+    return {"reason": reason} if reason else {}
 
 
 def _when(when: When) -> Optional[str]:

@@ -56,7 +56,7 @@ class Fake:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     os.close(self.connection.detach())
 
-            do_GET = do_POST = handle_any
+            do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
             def log_message(self, *_):
                 pass

@@ -5429,7 +5429,9 @@ export interface components {
              *       }
              *     }
              */
-            command: Record<string, never>;
+            command: {
+                [key: string]: unknown;
+            };
             /**
              * Format: int64
              * @description The schedule's `rev` as last seen. 0, or absent, accepts any.
@@ -5535,7 +5537,9 @@ export interface components {
              *       }
              *     }
              */
-            command: Record<string, never>;
+            command: {
+                [key: string]: unknown;
+            };
             /** @description The next occurrences, without jitter; at most 10, in a list 1. Absent unless the schedule is active. */
             next?: components["schemas"]["ScheduleTime"][];
             /** @description The last decided occurrence. Absent in a list, and before the first. */
@@ -5664,10 +5668,9 @@ export interface components {
             to?: string;
             /**
              * @description Fire also occurrences that have a job.
-             * @default false
              * @example false
              */
-            repeat: boolean;
+            repeat?: boolean;
             /**
              * Format: double
              * @description The maximum number of occurrences per second, at least 0.01. 0, or absent, is 10.

@@ -1,3 +1,5 @@
+import { randomUUID } from "node:crypto";
+
 import type { components } from "./api.gen.js";
 import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
 import { type Answer, type Connection, shortestPoll, sleep, Transport } from "./transport.js";
@@ -18,6 +20,20 @@ export type LineageJob = Schemas["LineageJob"];
 /** The jobs of one tenant and order key, which run one after the other. */
 export type Line = Schemas["Line"];
 export type LineState = Schemas["LineState"];
+/** A schedule submits a command at times. */
+export type Schedule = Schemas["Schedule"];
+export type ScheduleState = Schemas["ScheduleState"];
+export type ScheduleTime = Schemas["ScheduleTime"];
+/** What became of an occurrence or a run of a schedule. */
+export type ScheduleFire = Schemas["ScheduleFire"];
+/** The firing of past occurrences of a schedule. */
+export type ScheduleBackfill = Schemas["ScheduleBackfill"];
+/** When a command is submitted, and which. */
+export type ScheduleRequest = WithTimes<Schemas["ScheduleRequest"], "start_at" | "end_at">;
+export type SchedulePreviewRequest = WithTimes<Schemas["SchedulePreviewRequest"], "start_at" | "end_at" | "after">;
+/** Which past occurrences are fired, and how fast. */
+export type BackfillRequest = WithTimes<Omit<Schemas["BackfillRequest"], "from">, "to"> & { from: Date | string };
+type WithTimes<T, Names extends string> = Omit<T, Names> & { [name in Names]?: Date | string };
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one, commands of the
@@ -31,7 +47,7 @@ export type Command = WithDates<Schemas["Command"]>;
 export type Priority = Schemas["Priority"];
 /** Which dates of a job to change. `delay_seconds: 0` begins it. */
 export type RescheduleRequest = WithDates<Schemas["RescheduleRequest"]>;
-type WithDates<T> = Omit<T, "not_before" | "not_after"> & { not_before?: Date | string; not_after?: Date | string };
+type WithDates<T> = WithTimes<T, "not_before" | "not_after">;
 
 export interface ClientOptions extends Connection {
   /** How many seconds a call without an answer is repeated. Defaults to 60. */
@@ -321,6 +337,94 @@ export class Client {
     }
   }
 
+  /** The schedules of a tenant by name, each with its next occurrence, read page by page. */
+  async *schedules(tenantId: string, { pageSize = 100, state }: { state?: ScheduleState; pageSize?: number } = {}): AsyncGenerator<Schedule> {
+    for await (const page of this.#pages<Schemas["SchedulePage"]>("/v1/schedules", { tenant_id: tenantId, state, limit: pageSize })) {
+      yield* page.schedules;
+    }
+  }
+
+  /** A schedule with its next occurrences and its last. It is refused with `schedule_not_found` if there is none. */
+  schedule(tenantId: string, name: string): Promise<Schedule> {
+    return this.#call("GET", schedulePath(tenantId, name));
+  }
+
+  /**
+   * Create a schedule, or replace its definition: then the next occurrence is the first after now.
+   * Times or a command that make no sense are refused with the code `schedule_invalid`, and a
+   * violation for each fault. The call may be repeated, but not one with an `expected_rev` whose
+   * answer was lost: that is refused with `rev_conflict`.
+   */
+  putSchedule(tenantId: string, name: string, definition: ScheduleRequest): Promise<Schedule> {
+    return this.#call("PUT", schedulePath(tenantId, name), definition);
+  }
+
+  /** Delete a schedule. Its jobs go on. One that does not exist is no error, so the call may be repeated. */
+  async deleteSchedule(tenantId: string, name: string): Promise<void> {
+    await this.#call("DELETE", schedulePath(tenantId, name)).catch((error) => {
+      if (!(error instanceof ProblemError) || error.code !== "schedule_not_found") throw error;
+    });
+  }
+
+  /** Stop a schedule; what is due until it is resumed is not caught up. The call may be repeated. */
+  pauseSchedule(tenantId: string, name: string, reason?: string): Promise<Schedule> {
+    return this.#call("POST", `${schedulePath(tenantId, name)}:pause`, reason ? { reason } : {});
+  }
+
+  /** Start a paused schedule with the first occurrence after now. The call may be repeated. */
+  resumeSchedule(tenantId: string, name: string, reason?: string): Promise<Schedule> {
+    return this.#call("POST", `${schedulePath(tenantId, name)}:resume`, reason ? { reason } : {});
+  }
+
+  /**
+   * Submit the command of a schedule now, also while it is paused. Calls with the same key run it
+   * once, and return what the first one did: the job, or why there is none. Without a key each call
+   * runs it once.
+   */
+  runSchedule(tenantId: string, name: string, key?: string): Promise<ScheduleFire> {
+    return this.#once(`${schedulePath(tenantId, name)}:run`, {}, key);
+  }
+
+  /** The next times of a cron expression or an interval, at most 100. */
+  async previewSchedule(request: SchedulePreviewRequest): Promise<ScheduleTime[]> {
+    return (await this.#call<Schemas["SchedulePreview"]>("POST", "/v1/schedules:preview", request)).times;
+  }
+
+  /** What became of the occurrences and runs of a schedule, newest first, read page by page. */
+  async *scheduleFires(tenantId: string, name: string): AsyncGenerator<ScheduleFire> {
+    for await (const page of this.#pages<Schemas["ScheduleFirePage"]>(`${schedulePath(tenantId, name)}/fires`, {})) {
+      yield* page.fires;
+    }
+  }
+
+  /**
+   * Begin to fire occurrences of the past: those without a job, unless `repeat` is set. The server
+   * goes on by itself; `scheduleBackfills` has its progress. Calls with the same key begin one
+   * backfill, and return it as it is then; another request with that key is refused with
+   * `idempotency_mismatch`. While another backfill of the schedule goes on, it is refused with
+   * `illegal_transition`.
+   */
+  backfillSchedule(tenantId: string, name: string, request: BackfillRequest, key?: string): Promise<ScheduleBackfill> {
+    return this.#once(`${schedulePath(tenantId, name)}:backfill`, request, key);
+  }
+
+  /** The backfills of a schedule with their progress, newest first. */
+  async scheduleBackfills(tenantId: string, name: string): Promise<ScheduleBackfill[]> {
+    return (await this.#call<Schemas["ScheduleBackfills"]>("GET", `${schedulePath(tenantId, name)}/backfills`)).backfills;
+  }
+
+  /** Stop a backfill; its jobs go on. It may be `cancelling` for a moment. The call may be repeated. */
+  cancelBackfill(tenantId: string, name: string, backfillId: string, reason?: string): Promise<ScheduleBackfill> {
+    const path = `${schedulePath(tenantId, name)}/backfills/${encodeURIComponent(backfillId)}:cancel`;
+    return this.#call("POST", path, reason ? { reason } : {});
+  }
+
+  /** A call with an idempotency key: the given one, or one of this call and its repetitions. */
+  #once<T>(path: string, body: unknown, key?: string): Promise<T> {
+    const headers = { "idempotency-key": key || randomUUID() };
+    return this.#transport.call<T>("POST", path, { body, headers, retryFor: this.#retryFor });
+  }
+
   #control(jobId: string, verb: string, reason?: string): Promise<Job> {
     return this.#call("POST", `${path(jobId)}:${verb}`, reason ? { reason } : {});
   }
@@ -382,4 +486,8 @@ function path(jobId: string): string {
 
 function linePath(lineId: string): string {
   return `/v1/lines/${encodeURIComponent(lineId)}`;
+}
+
+function schedulePath(tenantId: string, name: string): string {
+  return `/v1/schedules/${encodeURIComponent(tenantId)}/${encodeURIComponent(name)}`;
 }

@@ -358,6 +358,79 @@ test("a line is cancelled", async (t) => {
   await assert.rejects(client.cancelLine("ab12", "why"), (error) => error instanceof ProblemError && error.code === "line_not_found");
 });
 
+const schedule = {
+  schedule_id: "s1", tenant_id: "tenant_a", name: "nightly", rev: 3, version: 2, state: "active", cron: "30 2 * * *", overlap: "skip",
+  catch_up: { policy: "last", window: "1h" }, command: { request_type: "doc.index" }, failures_in_row: 0,
+  next: [{ at: "2026-01-28T01:30:00.000Z", local: "2026-01-28T02:30:00+01:00" }],
+};
+const fire = { scheduled_for: "2026-01-27T01:30:00.000Z", outcome: "fired", jobId: "j1", version: 2, late_seconds: 0.4 };
+const backfill = { backfill_id: "b1", state: "running", version: 2, total: 72, fired: 20, left_alone: 3, refused: 1 };
+const nightly = "/v1/schedules/tenant_a/nightly";
+
+test("schedules are listed, read and previewed", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 200, body: { schedules: [schedule], next_page_token: "p2" } }, { status: 200, body: { schedules: [] } },
+    { status: 200, body: schedule }, { status: 200, body: { times: schedule.next } },
+    { status: 200, body: { fires: [fire], next_page_token: "2" } }, { status: 200, body: { fires: [] } },
+  ]);
+  const found: unknown[] = [];
+  for await (const one of client.schedules("tenant_a", { state: "active", pageSize: 9 })) found.push(one);
+  found.push(await client.schedule("tenant_a", "a/b"));
+  found.push(await client.previewSchedule({ cron: "@daily", after: new Date(0), count: 1 }));
+  for await (const one of client.scheduleFires("tenant_a", "nightly")) found.push(one);
+  assert.deepEqual(found, [schedule, schedule, schedule.next, fire]);
+  const query = "tenant_id=tenant_a&state=active&limit=9";
+  assert.deepEqual(asked.map((a) => [a.method, a.path, a.query.toString(), a.body]), [
+    ["GET", "/v1/schedules", query, undefined], ["GET", "/v1/schedules", `${query}&page_token=p2`, undefined],
+    ["GET", "/v1/schedules/tenant_a/a%2Fb", "", undefined],
+    ["POST", "/v1/schedules:preview", "", { cron: "@daily", after: "1970-01-01T00:00:00.000Z", count: 1 }],
+    ["GET", `${nightly}/fires`, "", undefined], ["GET", `${nightly}/fires`, "page_token=2", undefined],
+  ]);
+});
+
+test("a schedule is changed", async (t) => {
+  const gone = { status: 404, body: { code: "schedule_not_found" } };
+  const { client, asked } = await serve(t, [
+    { status: 201, body: schedule }, { status: 200, body: schedule }, { status: 200, body: schedule }, { status: 200, body: schedule },
+    gone, { status: 404, body: { code: "not_found" } }, { status: 422, body: { code: "schedule_invalid" } },
+  ]);
+  const definition = { cron: "30 2 * * *", start_at: new Date(0), command: { request_type: "doc.index" }, expected_rev: 2 };
+  assert.equal((await client.putSchedule("tenant_a", "nightly", definition)).version, 2);
+  await client.pauseSchedule("tenant_a", "nightly", "why");
+  await client.resumeSchedule("tenant_a", "nightly");
+  await client.deleteSchedule("tenant_a", "nightly");
+  await client.deleteSchedule("tenant_a", "nightly");
+  await assert.rejects(client.deleteSchedule("tenant_a", "nightly"), (error) => error instanceof ProblemError && error.code === "not_found");
+  await assert.rejects(client.putSchedule("tenant_a", "nightly", definition), ProblemError);
+  const put = ["PUT", nightly, { ...definition, start_at: "1970-01-01T00:00:00.000Z" }];
+  assert.deepEqual(asked.map((a) => [a.method, a.path, a.body]), [
+    put, ["POST", `${nightly}:pause`, { reason: "why" }], ["POST", `${nightly}:resume`, {}],
+    ...Array(3).fill(["DELETE", nightly, undefined]), put,
+  ]);
+});
+
+test("a schedule is run and backfilled once for each key, also if answers are lost", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 503, body: {} }, { status: 202, body: fire }, { status: 200, body: fire },
+    { status: 503, body: {} }, { status: 202, body: backfill }, { status: 200, body: { backfills: [backfill] } },
+    { status: 200, body: { ...backfill, state: "cancelling" } },
+  ]);
+  assert.equal((await client.runSchedule("tenant_a", "nightly")).jobId, "j1");
+  assert.equal((await client.runSchedule("tenant_a", "nightly", "k")).jobId, "j1");
+  const request = { from: new Date(0), to: "1970-01-02T00:00:00Z", rate_per_second: 2, repeat: true };
+  assert.equal((await client.backfillSchedule("tenant_a", "nightly", request, "k2")).total, 72);
+  assert.deepEqual((await client.scheduleBackfills("tenant_a", "nightly")).map((one) => one.fired), [20]);
+  assert.equal((await client.cancelBackfill("tenant_a", "nightly", "b1", "why")).state, "cancelling");
+  const keys = asked.map((a) => a.headers["idempotency-key"]);
+  assert.ok(keys[0] && keys[0] === keys[1] && keys[0] !== "k", String(keys));
+  assert.deepEqual(keys.slice(2), ["k", "k2", "k2", undefined, undefined]);
+  const filled = ["POST", `${nightly}:backfill`, { ...request, from: "1970-01-01T00:00:00.000Z" }];
+  assert.deepEqual(asked.slice(2).map((a) => [a.method, a.path, a.body]), [
+    ["POST", `${nightly}:run`, {}], filled, filled, ["GET", `${nightly}/backfills`, undefined],
+    ["POST", `${nightly}/backfills/b1:cancel`, { reason: "why" }],
+  ]);
+});
+
 test("a watch continues where it was", async (t) => {
   const { client, asked } = await serve(t, [
     { status: 200, body: stream(event(1), event(2)) }, { status: 503, body: {} }, { status: 200, body: { state: "IN_PROGRESS" } },
