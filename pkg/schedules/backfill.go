@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -144,14 +145,14 @@ func (sc *stored) plan(request *BackfillRequest, now time.Time) (*Backfill, erro
 	sum := sha256.Sum256([]byte(request.Key))
 	b := &Backfill{
 		ID: hex.EncodeToString(sum[:16]), Version: sc.Version, Repeat: request.Repeat, Due: now, CreatedAt: now,
-		From: request.From.UTC().Truncate(time.Second), To: request.To.UTC().Truncate(time.Second), MilliRate: 1000 * MaxRate,
-		Actor: request.Actor, Reason: request.Reason,
+		From: request.From.UTC().Add(time.Second - 1).Truncate(time.Second), To: request.To.UTC().Truncate(time.Second),
+		MilliRate: 1000 * MaxRate, Actor: request.Actor, Reason: request.Reason,
 	}
 	if request.Rate != 0 {
-		if !(request.Rate >= MinRate && request.Rate <= MaxRate) {
+		if request.Rate < MinRate || request.Rate > MaxRate {
 			return nil, &InvalidError{"/rate_per_second", fmt.Sprintf("must be 0 or from %v to %d", MinRate, MaxRate)}
 		}
-		b.MilliRate = int(1000 * request.Rate)
+		b.MilliRate = int(math.Round(1000 * request.Rate))
 	}
 	if b.AskedTo = b.To; request.To.IsZero() || b.To.After(sc.Last) { // What comes later is not decided yet.
 		b.To = sc.Last.Truncate(time.Second)
@@ -178,7 +179,8 @@ func (sc *stored) count(b *Backfill) error {
 	case !b.AskedTo.IsZero() && b.From.After(b.AskedTo):
 		return &InvalidError{"/to", "must not be earlier than from"}
 	case !b.Repeat && !b.From.After(sc.Trimmed):
-		return &InvalidError{"/from", "must be later than " + sc.Trimmed.Format(time.RFC3339) + ", up to which the history is deleted"}
+		until := sc.Trimmed.Format(time.RFC3339)
+		return &InvalidError{"/from", "must be later than " + until + ", up to which the history is deleted, unless repeat is set"}
 	}
 	for at, ok := cal.Next(b.Cursor); ok && !at.After(b.To); at, ok = cal.Next(at) {
 		if b.Total++; b.Total > MaxBackfill {
@@ -426,7 +428,7 @@ func (s *Service) finish(ctx context.Context, sc *stored, b *Backfill, now time.
 	if err != nil {
 		return err
 	}
-	b.Done, b.EndedAt = true, now
+	b.Done, b.EndedAt, b.Detail = true, now, ""
 	for at, ok := cal.Next(b.Cursor); ok && !at.After(b.To); at, ok = cal.Next(at) {
 		row, err := s.cfg.Store.Get(ctx, tablestore.Key{Table: s.table, Partition: sc.id, Row: b.row(at)})
 		if errors.Is(err, tablestore.ErrNotFound) {

@@ -125,6 +125,7 @@ func TestBackfill_IsRefused(t *testing.T) {
 			"no occurrence":    {good.From, good.From, "/from"},
 			"the future":       {time.Now().Add(time.Hour), time.Now().Add(2 * time.Hour), "/from"},
 			"from after to":    {good.To, good.From, "/to"},
+			"between two":      {good.From.Add(time.Second / 2), good.From.Add(50 * time.Second), "/from"},
 			"too many":         {time.Unix(0, 0), time.Time{}, "/to"},
 			"before all times": {time.Unix(-1, 0), good.To, "/from"},
 		} {
@@ -296,4 +297,27 @@ func TestBackfill_SaysWhyTheLastOneWasRefused(t *testing.T) {
 		h.run(5 * time.Second)
 		h.wantBackfill(counts{Total: 20, Left: 2, Fired: 18, Done: true})
 	})
+}
+
+// The rows of the history are the claims of a backfill: without them it would fire occurrences twice.
+func TestBackfill_KeepsTheHistoryThatItNeeds(t *testing.T) {
+	t.Parallel()
+	for rate, want := range map[float64]bool{0.01: true, 10: false} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				old := time.Now().Add(-91 * 24 * time.Hour)
+				h.backfill(schedules.BackfillRequest{Change: nightly, From: old, To: old.Add(2 * time.Hour), Rate: rate, Key: "k"})
+				for range 4500 { // The history is trimmed once, after 64 changes.
+					time.Sleep(time.Second)
+					h.pass()
+				}
+				oldest := h.history()[0]
+				if kept := oldest.ScheduledFor.Before(old.Add(time.Minute)); kept != want {
+					t.Errorf("the oldest row is of %s, and the backfill from %s on", oldest.ScheduledFor, old)
+				}
+			})
+		})
+	}
 }

@@ -73,7 +73,7 @@ func registry(t *testing.T, text string) *commands.Protocols {
 // beside returns a process with the same jobs, whose schedules use that store.
 func (h *house) beside(store tablestore.Store) *house {
 	h.t.Helper()
-	other := *h
+	other := &house{t: h.t, jobs: h.jobs, commands: h.commands, protocol: h.protocol}
 	var err error
 	if other.ctl, err = schedules.New(schedules.Config{Store: store, Commands: h.commands, Ledger: h.jobs.Ledger}); err != nil {
 		h.t.Fatal(err)
@@ -81,7 +81,7 @@ func (h *house) beside(store tablestore.Store) *house {
 	if other.cron, err = background.NewCron(background.CronConfig{Schedules: other.ctl}); err != nil {
 		h.t.Fatal(err)
 	}
-	return &other
+	return other
 }
 
 // minutely is a schedule that is due each minute.
