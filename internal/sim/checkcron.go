@@ -41,7 +41,8 @@ func (c *checker) checkFire(id string, w *write) {
 		return
 	}
 	was, now := w.old.Get("outcome").String(), row.Get("outcome").String()
-	if w.was && was != "claimed" && was != now {
+	backfilled := now == "claimed" && was != "fired" && row.Get("backfill_id").String() != ""
+	if w.was && was != "claimed" && was != now && !backfilled {
 		c.violate("schedules", "S2: occurrence %s of schedule %s was %s and became %s", at, id, was, now)
 	}
 	if w.was && w.old.Get("job_purged").Bool() && w.old.Get("job_id") != row.Get("job_id") {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -87,7 +88,7 @@ func (v *visitor) plan() {
 		if !v.pause(8*time.Second) || v.w.isCalm() {
 			break
 		}
-		v.planOne(cronNames[v.rng.IntN(len(cronNames))], v.rng.IntN(10))
+		v.planOne(cronNames[v.rng.IntN(len(cronNames))], v.rng.IntN(13))
 	}
 	for !v.w.isCalm() {
 		if !v.pause(time.Second) {
@@ -112,6 +113,9 @@ func (v *visitor) plan() {
 func (v *visitor) planOne(name string, action int) {
 	change := schedules.Change{TenantID: "t1", Name: name, Actor: v.name}
 	def, key := v.definition(name), v.rng.IntN(3)
+	past := schedules.BackfillRequest{
+		Change: change, From: v.w.cronTime().Add(-time.Minute), Repeat: key == 0, Rate: float64(1 + 3*key), Key: fmt.Sprint(v.n),
+	}
 	_, _ = v.retry(3, func() (any, error) {
 		switch {
 		case action < 4:
@@ -139,9 +143,26 @@ func (v *visitor) planOne(name string, action int) {
 				_, _, err := r.schedules.Run(r.ctx, change, string(rune('a'+key)))
 				return err
 			})
+		case action < 11:
+			return v.schedule("backfill "+name, func(r *request) error {
+				_, _, err := r.schedules.Backfill(r.ctx, past)
+				return err
+			})
+		case action < 12:
+			return v.schedule("cancel a backfill of "+name, func(r *request) error { return cancelBackfill(r, name) })
 		}
 		return v.schedule("delete "+name, func(r *request) error { return r.schedules.Delete(r.ctx, change) })
 	})
+}
+
+// cancelBackfill cancels the newest backfill of a schedule.
+func cancelBackfill(r *request, name string) error {
+	all, err := r.schedules.Backfills(r.ctx, "t1", name)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	_, err = r.schedules.CancelBackfill(r.ctx, "t1", name, all[0].ID)
+	return err
 }
 
 // schedule sends one request that concerns schedules.
@@ -149,10 +170,14 @@ func (v *visitor) schedule(what string, handle func(r *request) error) (any, err
 	return v.ask(what, nil, func(r *request) (any, error) { return nil, handle(r) }, func(_ *request, _ any, err error) {
 		for _, known := range []error{
 			nil, schedules.ErrExists, schedules.ErrNotFound, schedules.ErrRevConflict, schedules.ErrState,
+			schedules.ErrBackfilling, schedules.ErrKeyReused, schedules.ErrNoBackfill,
 		} {
 			if errors.Is(err, known) {
 				return
 			}
+		}
+		if _, ok := errors.AsType[*schedules.InvalidError](err); ok { // No occurrence is to be backfilled.
+			return
 		}
 		if v.w.isCalm() && !unknown(err) {
 			v.w.check.checkRefusal(what, err)
