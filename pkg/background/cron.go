@@ -37,9 +37,12 @@ type Cron struct {
 	cfg  CronConfig
 	walk ledger.Walker
 	work sync.WaitGroup
+	wake chan struct{}
 
-	mu   sync.Mutex // guards busy
+	mu   sync.Mutex // guards busy and full
 	busy map[string]bool
+	// full says that the last pass ended for want of room. The next work that succeeds then sends to wake.
+	full bool
 }
 
 // NewCron returns a cron. The error names the missing field.
@@ -49,12 +52,15 @@ func NewCron(cfg CronConfig) (*Cron, error) {
 	}
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Cron{cfg: cfg, walk: ledger.Walker{Schedule: cfg.Schedules}, busy: map[string]bool{}}, nil
+	return &Cron{
+		cfg: cfg, walk: ledger.Walker{Schedule: cfg.Schedules}, wake: make(chan struct{}, 1), busy: map[string]bool{},
+	}, nil
 }
 
-// Loop returns the loop that fires schedules.
+// Loop returns the loop that fires schedules. While more may be due, the next pass starts as soon as there is room, so that
+// many schedules that are due at once do not wait for one interval after the other.
 func (c *Cron) Loop() Loop {
-	return Loop{Name: "schedules", Pass: func(ctx context.Context) error {
+	return Loop{Name: "schedules", Wake: c.wake, Pass: func(ctx context.Context) error {
 		_, err := c.RunOnce(ctx)
 		return err
 	}, Drain: c.work.Wait}
@@ -71,10 +77,7 @@ func (c *Cron) RunOnce(ctx context.Context) (pass Pass, err error) {
 				continue // The next pass finds the entry again.
 			}
 			pass.Done++
-			c.work.Go(func() {
-				defer c.end(entry.JobID)
-				c.act(ctx, entry)
-			})
+			c.work.Go(func() { c.end(entry.JobID, c.act(ctx, entry)) })
 		}
 		return true
 	})
@@ -82,19 +85,23 @@ func (c *Cron) RunOnce(ctx context.Context) (pass Pass, err error) {
 }
 
 // act works on one entry.
-func (c *Cron) act(ctx context.Context, entry ledger.Entry) {
+func (c *Cron) act(ctx context.Context, entry ledger.Entry) error {
 	bounded, cancel := context.WithTimeout(ctx, cronDeadline)
 	defer cancel()
-	if _, err := c.cfg.Schedules.Act(bounded, entry); err != nil && ctx.Err() == nil {
+	_, err := c.cfg.Schedules.Act(bounded, entry)
+	if err != nil && ctx.Err() == nil {
 		c.cfg.Logger.WarnContext(ctx, "schedule not fired", "schedule_id", entry.JobID, "error", err)
 	}
+	return err
 }
 
-// room returns how many more schedules can be worked on.
+// room returns how many more schedules can be worked on, at most 0 if the pass has to end.
 func (c *Cron) room() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.cfg.Parallel - len(c.busy)
+	free := c.cfg.Parallel - len(c.busy)
+	c.full = free <= 0
+	return free
 }
 
 // begin reports whether the schedule may be worked on.
@@ -108,8 +115,18 @@ func (c *Cron) begin(id string) bool {
 	return true
 }
 
-func (c *Cron) end(id string) {
+// end makes room, and asks for a pass if the last one found none. Failed work does not: if the store is unavailable, all work fails
+// at once, and passes without a pause would log nothing but that.
+func (c *Cron) end(id string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.busy, id)
+	if !c.full || err != nil {
+		return
+	}
+	c.full = false
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }

@@ -2,8 +2,12 @@ package background_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,20 +18,39 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// dueSchedules are the schedules that are due. That of the id "hangs" hangs until its context ends; work on another removes its entry.
+// dueSchedules are the schedules that are due. That of the id "hangs" hangs until its context ends; work on another takes some time,
+// and removes its entry.
 type dueSchedules struct {
 	mu      sync.Mutex
 	entries []ledger.Entry
+	takes   time.Duration
+	fails   bool
+	acts    int
 	fired   map[string]time.Duration // when, since the start
 	start   time.Time
 }
 
+func dueNow(ids ...string) *dueSchedules {
+	d := &dueSchedules{fired: map[string]time.Duration{}, start: time.Now()}
+	for _, id := range ids {
+		d.entries = append(d.entries, ledger.Entry{JobID: id})
+	}
+	return d
+}
+
 func (*dueSchedules) Shards() int { return 1 }
 
-func (d *dueSchedules) Due(context.Context, ledger.Kind, int, time.Time, int, string) ([]ledger.Entry, string, error) {
+func (d *dueSchedules) Due(
+	_ context.Context, _ ledger.Kind, _ int, _ time.Time, limit int, from string,
+) (page []ledger.Entry, next string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]ledger.Entry(nil), d.entries...), "", nil
+	at, _ := slices.BinarySearchFunc(d.entries, from, func(e ledger.Entry, from string) int { return cmp.Compare(e.JobID, from) })
+	end := min(at+limit, len(d.entries))
+	if end < len(d.entries) {
+		next = d.entries[end].JobID
+	}
+	return slices.Clone(d.entries[at:end]), next, nil
 }
 
 func (d *dueSchedules) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutcome, error) {
@@ -35,10 +58,14 @@ func (d *dueSchedules) Act(ctx context.Context, entry ledger.Entry) (ledger.Fire
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
+	time.Sleep(d.takes)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.acts++; d.fails {
+		return 0, errors.New("the store is away")
+	}
 	d.fired[entry.JobID] = time.Since(d.start)
-	d.entries = d.entries[:1]
+	d.entries = slices.DeleteFunc(d.entries, func(e ledger.Entry) bool { return e == entry })
 	return ledger.Acted, nil
 }
 
@@ -52,9 +79,7 @@ func TestCron_AHangingScheduleDelaysNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &dueSchedules{
-					entries: []ledger.Entry{{JobID: "hangs"}, {JobID: "next"}}, fired: map[string]time.Duration{}, start: time.Now(),
-				}
+				d := dueNow("hangs", "next")
 				var log bytes.Buffer
 				cron, err := background.NewCron(background.CronConfig{Schedules: d, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
@@ -77,5 +102,57 @@ func TestCron_AHangingScheduleDelaysNoOther(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// While schedules wait for room, a pass follows as soon as there is some: 10,000 that are due in the same minute fire within it, if
+// each takes 50 ms, although some hang.
+func TestCron_TenThousandDueAtOnceFireWithinAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const schedules = 10_000
+		ids := []string{"hangs"}
+		for i := range schedules {
+			ids = append(ids, fmt.Sprintf("schedule %05d", i))
+		}
+		d := dueNow(ids...)
+		d.takes = 50 * time.Millisecond
+		runFor(t, d, time.Minute)
+		if len(d.fired) != schedules {
+			t.Errorf("%d of %d schedules were fired within a minute", len(d.fired), schedules)
+		}
+	})
+}
+
+// If all work fails, passes keep their interval: 16 schedules each second.
+func TestCron_KeepsItsIntervalWhileWorkFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		for i := range 100 {
+			ids = append(ids, fmt.Sprintf("schedule %05d", i))
+		}
+		d := dueNow(ids...)
+		d.fails = true
+		runFor(t, d, 4*time.Second-time.Millisecond)
+		if d.acts != 4*16 {
+			t.Errorf("%d schedules were tried in 4 s, want 64", d.acts)
+		}
+	})
+}
+
+// runFor runs the loop that fires schedules for a time.
+func runFor(t *testing.T, d *dueSchedules, length time.Duration) {
+	t.Helper()
+	cron, err := background.NewCron(background.CronConfig{Schedules: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), length)
+	defer stop()
+	loop := cron.Loop()
+	loop.Interval = time.Second
+	if err := loop.Run(ctx); err != nil {
+		t.Error(err)
 	}
 }
