@@ -38,7 +38,7 @@ const (
 // Invariants lists all invariants, in the order of docs/run/audit.md.
 var Invariants = []Invariant{
 	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Key, Lineage, Budget, Dates,
-	Lines, Forward, Slot, Listed, Ended, Queue, Quiet, Readable,
+	Schedules, Lines, Forward, Slot, Listed, Ended, Queue, Quiet, Readable,
 }
 
 // Finding is one broken rule.
