@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 	"unicode"
@@ -126,6 +127,16 @@ func From(err error) *Error {
 		return known
 	}
 	return &Error{Code: Internal, Err: err}
+}
+
+// MayPass reports whether a request that failed with err may succeed if it is repeated, or has succeeded: the caller has to wait
+// (429), or the server is at fault. It is false for nil. Any other refusal is final: only another request can succeed.
+func MayPass(err error) bool {
+	if err == nil {
+		return false
+	}
+	status := From(err).Code.Status()
+	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }
 
 // NotJSON returns the [Error] of a body for which package encoding/json

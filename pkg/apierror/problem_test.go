@@ -1,6 +1,7 @@
 package apierror_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,6 +113,27 @@ func TestFrom(t *testing.T) {
 				t.Errorf("From (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestMayPassIsTrueForWhatARepetitionMayChange(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"no error":                            {nil, false},
+		"a fault of the request":              {apierror.Newf(apierror.PayloadInvalid, ""), false},
+		"a conflict with the state":           {apierror.Newf(apierror.LineBusy, ""), false},
+		"a limit that others use up":          {fmt.Errorf("accept: %w", apierror.Newf(apierror.TenantLimit, "")), true},
+		"a server that ends":                  {apierror.Newf(apierror.ShuttingDown, ""), true},
+		"a fault of the server":               {io.ErrUnexpectedEOF, true},
+		"a code that no client has heard of":  {&apierror.Error{Code: "made_up"}, true},
+		"the outcome of a write is not known": {fmt.Errorf("commit: %w", context.DeadlineExceeded), true},
+	} {
+		if got := apierror.MayPass(test.err); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
 	}
 }
 

@@ -330,7 +330,7 @@ func (s *Operations) sample(ctx context.Context, r *BulkRequest, jobs []*search.
 		if r.Kind == KindRetry {
 			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
 			if one.Plan = &plan; err != nil {
-				if one.Plan, one.Refused = nil, apierror.From(err); one.Refused.Code.Status() >= 500 {
+				if one.Plan, one.Refused = nil, apierror.From(err); apierror.MayPass(err) {
 					return nil, err
 				}
 			}

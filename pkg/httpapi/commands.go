@@ -145,7 +145,7 @@ func (e *endpoints) submitAll(ctx context.Context, texts []json.RawMessage, tell
 		}
 		groups[group] = append(groups[group], i)
 	}
-	open := slices.IndexFunc(faults, mayPass) // the first command whose line is not known, or -1
+	open := slices.IndexFunc(faults, apierror.MayPass) // the first command whose line is not known, or -1
 	inParallel(len(groups), func(group int) {
 		before := -1 // the command of this line that is to be repeated
 		for _, i := range groups[group] {
@@ -160,20 +160,11 @@ func (e *endpoints) submitAll(ctx context.Context, texts []json.RawMessage, tell
 				err = apierror.Newf(apierror.PredecessorRefused,
 					"Command %d of the batch, which comes before it in its line, was not accepted: repeat both in this order.", before)
 			default:
-				if accepted, err = submissions[i].Accept(ctx); mayPass(err) {
+				if accepted, err = submissions[i].Accept(ctx); apierror.MayPass(err) {
 					before = i
 				}
 			}
 			tell(i, &accepted, err)
 		}
 	})
-}
-
-// mayPass reports whether a command that failed with err may be accepted, or was, if it is repeated.
-func mayPass(err error) bool {
-	if err == nil {
-		return false
-	}
-	status := apierror.From(err).Code.Status()
-	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }

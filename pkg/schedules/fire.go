@@ -86,6 +86,14 @@ func (d *decisions) add(fire *Fire, op *tablestore.Op) {
 	}
 }
 
+// observe tells of what was decided, once HEAD counts it as decided: so each occurrence is told of once, by the process that
+// committed HEAD, although others may have decided it before and lost HEAD.
+func (s *Service) observe(d *decisions) {
+	for i := range d.fires {
+		s.cfg.Observe(&d.fires[i])
+	}
+}
+
 // pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
 // settles leaves nothing to be tried again. Further occurrences that are due are for the next pass, whose entry is due at once.
 func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (err error) {
@@ -118,11 +126,12 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 		}
 	}
 	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
+		if s.landed(ctx, sc, err) { // The next pass or try of a change reads HEAD again.
+			s.observe(&d)
+		}
 		return errors.Join(err, s.markAlone(ctx, &d, err))
 	}
-	for i := range d.fires {
-		s.cfg.Observe(&d.fires[i])
-	}
+	s.observe(&d)
 	if trim {
 		return s.trim(ctx, sc)
 	}
@@ -266,15 +275,8 @@ func (s *Service) submit(
 	return s.settle(ctx, sc.id, row, fire)
 }
 
-// passing reports whether a refusal may pass: it is none that a client could only answer with another command.
-func passing(err error) bool {
-	problem, ok := errors.AsType[*apierror.Error](err)
-	if !ok {
-		return true
-	}
-	status := problem.Code.Status()
-	return status >= http500 || status == http429
-}
+// passing reports whether the refusal of an occurrence may pass, so that it is tried again.
+func passing(err error) bool { return apierror.MayPass(err) }
 
 // waits reports whether a backfill waits until the line of the schedule is empty. It never cancels what runs, and skips nothing.
 func (f *Fire) waits(err error) bool {
@@ -289,12 +291,6 @@ func reason(err error) string {
 	}
 	return "the server could not accept the command"
 }
-
-// The statuses of passing refusals. A use case does not know net/http.
-const (
-	http429 = 429
-	http500 = 500
-)
 
 // settle gives the occurrence the outcome of fire, unless it has one or its job exists.
 func (s *Service) settle(ctx context.Context, id, row string, fire *Fire) (Fire, tablestore.Op, error) {

@@ -3,9 +3,12 @@ package schedules
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/schedules/calendar"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // The limits of schedules.
@@ -86,6 +89,18 @@ type Definition struct {
 	// Command is the body of the commands, without tenant_id and idempotency_key. Its strings may hold
 	// ${scheduled_for}, a time in UTC as of RFC 3339, and ${scheduled_date}, the date in the time zone.
 	Command json.RawMessage `json:"command"`
+}
+
+// equals reports whether two definitions say the same. Commands are compared as JSON.
+func (d *Definition) equals(other *Definition) bool {
+	times := func(d Definition) tablestore.Properties { return versionCodec.Encode(&version{Definition: d}, nil) }
+	return slices.Equal(times(*d), times(*other)) && sameJSON(d.Command, other.Command)
+}
+
+func sameJSON(a, b json.RawMessage) bool {
+	one, err := commands.ParseJSON(a)
+	two, also := commands.ParseJSON(b)
+	return err == nil && also == nil && commands.HashCanonical(one) == commands.HashCanonical(two)
 }
 
 // State is the state of a schedule.

@@ -1,10 +1,12 @@
 package schedules_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -40,13 +42,14 @@ type house struct {
 	jobs     *ledgertest.Ledger
 	commands *commands.Service
 	protocol *commands.ProtocolHolder
+	told     *told
 }
 
 // open returns a process on the store.
 func open(t *testing.T, store tablestore.Store, cfg ledger.Config) *house {
 	t.Helper()
 	cfg.Store = store
-	h := &house{t: t, jobs: ledgertest.Open(t, cfg)}
+	h := &house{t: t, jobs: ledgertest.Open(t, cfg), told: &told{times: map[time.Time]int{}}}
 	h.protocol = commands.NewProtocolHolder(registry(t, protocol))
 	router, err := routing.New(routing.Config{Lanes: 2, TopicPrefix: "topic"})
 	if err != nil {
@@ -75,13 +78,41 @@ func (h *house) beside(store tablestore.Store) *house {
 	h.t.Helper()
 	other := &house{t: h.t, jobs: h.jobs, commands: h.commands, protocol: h.protocol}
 	var err error
-	if other.ctl, err = schedules.New(schedules.Config{Store: store, Commands: h.commands, Ledger: h.jobs.Ledger}); err != nil {
+	if other.ctl, err = schedules.New(schedules.Config{
+		Store: store, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe,
+	}); err != nil {
 		h.t.Fatal(err)
 	}
 	if other.cron, err = background.NewCron(background.CronConfig{Schedules: other.ctl}); err != nil {
 		h.t.Fatal(err)
 	}
 	return other
+}
+
+// told counts how often each occurrence was told of.
+type told struct {
+	mu    sync.Mutex
+	times map[time.Time]int
+}
+
+func (t *told) observe(fire *schedules.Fire) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.times[fire.ScheduledFor]++
+}
+
+// wantToldOnce fails unless each occurrence of the history was told of once, and no other.
+func (h *house) wantToldOnce() {
+	h.t.Helper()
+	h.told.mu.Lock()
+	defer h.told.mu.Unlock()
+	want := map[time.Time]int{}
+	for _, fire := range h.history() {
+		want[fire.ScheduledFor] = 1
+	}
+	if diff := cmp.Diff(want, h.told.times); diff != "" {
+		h.t.Errorf("occurrences told of (-want +got):\n%s", diff)
+	}
 }
 
 // minutely is a schedule that is due each minute.
@@ -316,7 +347,7 @@ func TestSchedule_PauseDecidesWhatAFastClockMayBeFiring(t *testing.T) {
 	})
 }
 
-// losesHEAD is a store on which no schedule is committed.
+// losesHEAD is a store on which each commit of a schedule fails. It is done nevertheless if the error is that its outcome is unknown.
 type losesHEAD struct {
 	tablestore.Store
 
@@ -324,10 +355,56 @@ type losesHEAD struct {
 }
 
 func (s losesHEAD) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if batch[0].Key.Row == "HEAD" {
-		return nil, s.err
+	if batch[0].Key.Row != "HEAD" {
+		return s.Store.Commit(ctx, batch)
 	}
-	return s.Store.Commit(ctx, batch)
+	if errors.Is(s.err, tablestore.ErrUnknown) {
+		if _, err := s.Store.Commit(ctx, batch); err != nil {
+			return nil, err
+		}
+	}
+	return nil, s.err
+}
+
+// losing is a process on the same store, whose clock is that much ahead. Its commits of schedules fail.
+func (h *house) losing(err error, ahead time.Duration) *background.Cron {
+	h.t.Helper()
+	ctl, err := schedules.New(schedules.Config{
+		Store: losesHEAD{h.jobs.Store, err}, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe,
+		Now: func() time.Time { return tablestore.Now().Add(ahead) },
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cron, err := background.NewCron(background.CronConfig{Schedules: ctl})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return cron
+}
+
+// An occurrence that a process decides without committing HEAD is told of by the process that commits HEAD with it.
+func TestSchedule_TellsOfEachOccurrenceOnce(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]error{
+		"the first process crashes":         tablestore.ErrUnavailable,
+		"another was faster":                tablestore.ErrConflict,
+		"the answer to its commit was lost": tablestore.ErrUnknown,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				time.Sleep(time.Minute)
+				first := h.losing(lost, 0)
+				_, _ = first.RunOnce(t.Context()) // It fails after the job was accepted.
+				first.Wait()
+				h.run(2 * time.Minute)
+				h.want(fired, fired, fired)
+				h.wantToldOnce()
+			})
+		})
+	}
 }
 
 // A process whose clock is three seconds ahead fires an occurrence, but does not commit HEAD. Then the schedule is changed to
@@ -345,20 +422,10 @@ func TestSchedule_AnEditDecidesWhatAFastClockFired(t *testing.T) {
 			t.Parallel()
 			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
 				h.create(minutely())
-				fast, err := schedules.New(schedules.Config{
-					Store: losesHEAD{h.jobs.Store, test.err}, Commands: h.commands, Ledger: h.jobs.Ledger,
-					Now: func() time.Time { return time.Now().Add(3 * time.Second) },
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				cron, err := background.NewCron(background.CronConfig{Schedules: fast})
-				if err != nil {
-					t.Fatal(err)
-				}
+				fast := h.losing(test.err, 3*time.Second)
 				time.Sleep(58 * time.Second)
-				_, _ = cron.RunOnce(t.Context()) // It fails after the job was accepted.
-				cron.Wait()
+				_, _ = fast.RunOnce(t.Context()) // It fails after the job was accepted.
+				fast.Wait()
 				h.want(test.before)
 
 				def := minutely()
@@ -368,6 +435,52 @@ func TestSchedule_AnEditDecidesWhatAFastClockFired(t *testing.T) {
 				}
 				h.run(2 * time.Minute)
 				h.want(fired)
+				h.wantToldOnce()
+			})
+		})
+	}
+}
+
+// An edit can be repeated: the definition that a schedule has is no change, in whatever way its command is written.
+func TestSchedule_AnEqualDefinitionIsNoChange(t *testing.T) {
+	t.Parallel()
+	change := schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
+	other := minutely()
+	other.Jitter = 10 * time.Second
+	spelled, otherwise := minutely(), minutely()
+	spelled.Command = append([]byte("{ \t"), spelled.Command[1:]...)
+	spelled.CatchUp.Window, otherwise.CatchUp.Window = 0, 2*time.Hour
+	renamed := minutely()
+	renamed.Command = bytes.Replace(renamed.Command, []byte("s3://out"), []byte("s3://other"), 1)
+	for name, test := range map[string]struct {
+		def     schedules.Definition
+		changes bool
+	}{
+		"the same":                           {minutely(), false},
+		"the same, with a default, indented": {spelled, false},
+		"another jitter":                     {other, true},
+		"another window":                     {otherwise, true},
+		"another command":                    {renamed, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				before := h.create(minutely())
+				for range 2 {
+					after, err := h.ctl.Edit(t.Context(), change, test.def)
+					want := before.Version
+					if test.changes {
+						want++
+					}
+					if err != nil || after.Version != want || after.Rev != int64(want) {
+						t.Errorf("after the edit: version %d, rev %d, want %d (%v)", after.Version, after.Rev, want, err)
+					}
+				}
+				at := change
+				at.Rev = 7
+				if _, err := h.ctl.Edit(t.Context(), at, test.def); !errors.Is(err, schedules.ErrRevConflict) {
+					t.Errorf("an edit of another rev: %v", err)
+				}
 			})
 		})
 	}

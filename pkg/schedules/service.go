@@ -264,17 +264,24 @@ func (sc *stored) stop(state State) {
 // settleNow is the least time ahead of now for which occurrences are decided before a change.
 const settleNow = time.Millisecond
 
-// Edit replaces the definition, whose tenant and name are those of the change. What was due is decided first. It returns
-// [ErrNotFound], [ErrRevConflict], and the errors of Create.
+// Edit replaces the definition, whose tenant and name are those of the change. What was due is decided first. An edit to the
+// definition that the schedule has changes nothing, so that it can be repeated. It returns [ErrNotFound], [ErrRevConflict], and
+// the errors of Create.
 func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Schedule, error) {
 	def.TenantID, def.Name = change.TenantID, change.Name
 	cal, err := s.check(&def, s.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
+	if now, err := s.find(ctx, change.TenantID, change.Name); err != nil {
+		return nil, err
+	} else if (change.Rev == 0 || change.Rev == now.Rev) && now.State != Completed && now.def.equals(&def) {
+		return now.view(), nil
+	}
+	var ahead decisions
 	sc, err := s.change(ctx, &change, settleNow, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
 		// A process whose clock is ahead may be firing an occurrence that the new definition does not have.
-		var ahead decisions
+		ahead = decisions{}
 		detail := "was not fired before the schedule was changed"
 		if err := s.settleClaims(ctx, sc, sc.Last.Add(time.Millisecond), now.Add(s.cfg.Tolerance), detail, &ahead); err != nil {
 			return nil, err
@@ -293,6 +300,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 	if err != nil {
 		return nil, err
 	}
+	s.observe(&ahead)
 	return sc.view(), nil
 }
 
