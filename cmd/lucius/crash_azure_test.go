@@ -162,16 +162,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
-	waittest.Until(c.t, "lucius audit finds no open work", func() bool { // A crash may have left some after a job's end; it is due soon.
-		out, clean := c.auditOnce()
-		return clean || !strings.Contains(out, " 0 violations")
-	})
-	for _, replica := range c.replicas {
-		replica.terminate()
-	}
-	if out, clean := c.auditOnce(); !clean {
-		c.t.Errorf("lucius audit:\n%s", out)
-	}
+	expectQuiet(c.t, c.auditOnce, c.replicas...)
 	for lane := range busLanes {
 		path := fmt.Sprintf("global-bus-replies-p%d/Subscriptions/lucius-invoker/$DeadLetterQueue", lane)
 		for _, m := range c.namespace.Messages(path) {

@@ -118,14 +118,14 @@ func TestCrash_WhileStartingAndStopping(t *testing.T) {
 }
 
 // startToDie starts a server that kills itself at the point, and reports whether it got as
-// far as serving.
-func (s *site) startToDie(point string) (*process, bool) {
+// far as serving. More flags win over the usual ones.
+func (s *site) startToDie(point string, more ...string) (*process, bool) {
 	s.t.Helper()
 	binary, err := buildKillable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	cmd := exec.Command(binary, s.arguments(nil)...)
+	cmd := exec.Command(binary, s.arguments(more)...)
 	cmd.Env = append(os.Environ(), killEnv+"="+point)
 	return s.launch(cmd)
 }

@@ -27,8 +27,11 @@ import (
 //
 //	before.X, after.X   before a write, and after the store has made it durable
 //	    X = commit.{event}    the commit of a change, named after its event
+//	    X = fire.{outcome}    the row of an occurrence of a schedule alone: its claim, or what became of it
+//	    X = cron.{verb}       the entry of a schedule
 //	    X = {table}.{verb}    any other batch, by its table and its first op
 //	    X = whole.{event}     a change in one write, pre and post included
+//	    X = whole.cron        the same of a schedule
 //	before.answer.{call}   an answer that is made and not sent
 //	after.open             the store is open, and no request is served yet
 //	before.close, after.close   all requests and loops have ended
@@ -142,6 +145,8 @@ func (s *wholeStore) CommitAll(
 	for _, batch := range batches {
 		if event := journaledEvent(batch); event != "" {
 			point = "whole." + event
+		} else if batch[0].Key.Partition == entriesOfSchedules {
+			point = "whole." + entriesOfSchedules
 		}
 	}
 	s.trap.reach("before." + point)
@@ -161,8 +166,18 @@ func pointOf(batch tablestore.Batch) string {
 		tablestore.Insert: "insert", tablestore.Replace: "replace", tablestore.Delete: "delete",
 		tablestore.Put: "put", tablestore.Discard: "discard",
 	}
-	return batch[0].Key.Table + "." + verbs[batch[0].Verb]
+	first := &batch[0]
+	switch {
+	case strings.HasPrefix(first.Key.Row, "FIRE:"):
+		return "fire." + first.Properties.Get("outcome").String()
+	case first.Key.Partition == entriesOfSchedules:
+		return entriesOfSchedules + "." + verbs[first.Verb]
+	}
+	return first.Key.Table + "." + verbs[first.Verb]
 }
+
+// entriesOfSchedules is the partition of the entries of schedules.
+const entriesOfSchedules = "cron"
 
 // journaledEvent returns the event whose journal row the batch holds, or "".
 func journaledEvent(batch tablestore.Batch) string {
