@@ -28,13 +28,14 @@ func (p *program) bench() *cobra.Command {
 		Example: `  lucius bench
   lucius bench --load "one step" --duration 20s -o json
   lucius bench --load "one step" --load retention
-  lucius bench --load bulk --bulk 1000000`,
+  lucius bench --load bulk --bulk 1000000
+  lucius bench --load schedules`,
 	}
 	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.Stderr}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&options.Loads, "load", nil,
 		"one load to measure, repeatable: "+strings.Join(slices.Concat(bench.Loads(), bench.ByName()), ", ")+
-			"; default is all but the last two")
+			"; default is all but the last three")
 	flags.IntVar(&options.Submitters, "submitters", 64, "number of clients, and so of jobs in flight in a closed loop")
 	flags.IntVar(&options.Pullers, "pullers", 4, "number of claims that wait for work in parallel")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
@@ -44,6 +45,7 @@ func (p *program) bench() *cobra.Command {
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
 	flags.IntVar(&options.InLine, "in-line", 0, "jobs of the prefilled server that wait in one line of that service")
 	flags.IntVar(&options.Bulk, "bulk", 20_000, "bulk jobs of the load bulk")
+	flags.IntVar(&options.Schedules, "schedules", 10_000, "schedules of the load schedules, which are due at the same time")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
 	flags.DurationVar(&options.RetentionDuration, "retention-duration", 20*time.Minute,
 		"how long the load retention is measured, on a server that keeps ended jobs for 20s")
@@ -88,7 +90,8 @@ func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string,
 		return bench.Server{}, fmt.Errorf("find this program: %w", err)
 	}
 	args := []string{
-		"serve", "--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir, "--log-level", "warn",
+		"serve", "--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir,
+		"--log-level", "warn", "--audit-log", "off", // Each change of a schedule would be a line.
 	}
 	if retention > 0 {
 		args = append(args, "--retention", retention.String(), "--idempotency-ttl", "0")

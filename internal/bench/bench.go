@@ -26,6 +26,8 @@
 //   - bulk ([Bulk], only by name and on an empty server): the closed loop of one step with few
 //     workers, and again after many bulk jobs of the same kind were submitted. It shows how much
 //     later normal work is claimed, and whether bulk work gets its share.
+//   - schedules ([Schedules], only by name and on an empty server): schedules that are all due at the
+//     same time. It shows how long after that their jobs are accepted; no worker takes them.
 //
 // A job has ended when the server has answered the completion of its last step, because
 // that answer follows the commit that makes the job SUCCEEDED. Taking the time there is
@@ -98,7 +100,10 @@ type Options struct {
 	Finished, Live, Waiting, InLine int
 	// Bulk is the number of bulk jobs of [Bulk]. Optional. Defaults to 20,000.
 	Bulk int
-	// Duration is how long each load is measured, except [Retention]. Optional. Defaults to 5s.
+	// Schedules is the number of schedules of [Schedules]. Optional. Defaults to 10,000, as many as a
+	// server allows.
+	Schedules int
+	// Duration is how long each load is measured, except [Retention] and [Schedules]. Optional. Defaults to 5s.
 	Duration time.Duration
 	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
 	RetentionDuration time.Duration
@@ -116,6 +121,7 @@ const (
 	maxRate       = 10_000
 	maxPrefill    = 100_000_000
 	maxInLine     = 1_000_000 // the limit of the server
+	maxSchedules  = 10_000    // the limit of the server
 	minPayload    = 11        // {"data":""}
 	maxPayload    = 128 << 10
 )
@@ -135,6 +141,7 @@ func (o *Options) validate() error {
 		{"Waiting", o.Waiting, 0, maxPrefill},
 		{"InLine", o.InLine, 0, maxInLine},
 		{"Bulk", o.Bulk, 1, maxPrefill},
+		{"Schedules", o.Schedules, 1, maxSchedules},
 	} {
 		if field.value < field.min || field.value > field.max {
 			return fmt.Errorf("%s is %d: it must be from %d to %d", field.name, field.value, field.min, field.max)
@@ -174,6 +181,7 @@ func (o *Options) setDefaults() {
 	o.PayloadBytes = cmp.Or(o.PayloadBytes, 256)
 	o.Rate = cmp.Or(o.Rate, 50)
 	o.Bulk = cmp.Or(o.Bulk, 20_000)
+	o.Schedules = cmp.Or(o.Schedules, maxSchedules)
 	o.Duration = cmp.Or(o.Duration, 5*time.Second)
 	o.RetentionDuration = cmp.Or(o.RetentionDuration, 20*time.Minute)
 	o.WarmUp = cmp.Or(o.WarmUp, time.Second)
@@ -198,7 +206,7 @@ type bench struct {
 // the prefilled server.
 //
 // It ends at the first failed request; a [*StatusError] holds the server's response. It
-// also returns [ErrUnfinished], [ErrReplayed] and [ErrAudit].
+// also returns [ErrUnfinished], [ErrReplayed], [ErrAudit] and [ErrLatePlan].
 func Measure(ctx context.Context, options Options) (*Report, error) {
 	options.setDefaults()
 	if err := options.validate(); err != nil {
@@ -215,8 +223,11 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 	}
 	for _, name := range options.Loads {
 		measure := b.onEmpty
-		if name == Bulk {
+		switch name {
+		case Bulk:
 			measure = b.onBulk
+		case Schedules:
+			measure = b.onSchedules
 		}
 		row, err := measure(ctx, loadNamed(name))
 		if err != nil {

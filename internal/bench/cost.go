@@ -41,11 +41,16 @@ func watchCost(ctx context.Context, client *client, window window) (used cost, e
 		return cost{}, err
 	}
 	after, err := costNow(ctx, client)
+	return after.minus(before), err
+}
+
+// minus returns what was used since the other time.
+func (c cost) minus(before cost) cost {
 	return cost{
-		after.serverCPU - before.serverCPU, after.clientCPU - before.clientCPU,
-		after.serverBytes - before.serverBytes, after.clientBytes - before.clientBytes,
-		after.commits - before.commits, after.reads - before.reads,
-	}, err
+		c.serverCPU - before.serverCPU, c.clientCPU - before.clientCPU,
+		c.serverBytes - before.serverBytes, c.clientBytes - before.clientBytes,
+		c.commits - before.commits, c.reads - before.reads,
+	}
 }
 
 // costNow reads the metrics of the server, and the same ones of this process.

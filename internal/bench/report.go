@@ -57,7 +57,8 @@ type Row struct {
 	OfEmpty float64 `json:"of_empty,omitempty"`
 	// EndToEnd is the time from the submission of a command to the end of its job, and
 	// Submit the time to the response. In the open loop, both begin when the command was
-	// due.
+	// due. For [Schedules], EndToEnd is the time from when an occurrence was due until its job
+	// was accepted, and PerSecond the rate until the last one.
 	EndToEnd Percentiles `json:"end_to_end_ms,omitzero"`
 	Submit   Percentiles `json:"submit_ms"`
 	// Cost is the cost of one job.
@@ -120,6 +121,8 @@ func (r *Row) goals() []Goal {
 			atMost(1.2, fmt.Sprintf("p50 to the claim, with %d bulk items to without", r.Shared.Items), r.Shared.OfAlone),
 			atLeast(0.12, "share of bulk", r.Shared.Share),
 		}
+	case Schedules:
+		return []Goal{atMost(60_000, "max ms late", r.EndToEnd.Max)}
 	case Lines:
 		if r.OfOne > 0 {
 			return []Goal{atLeast(0.8, "of one step", r.OfOne)}
@@ -197,7 +200,8 @@ const legend = `
 Ceilings are of a bare server on this machine; "of ceiling" is the rate's share of
 that with an fdatasync shared by all requests that wait. Latencies are in ms: of a
 job from its command's submission (open loop: from when it was due) to the answer
-that ended its last step, and of its 202. "Of empty" compares the rates, for the open
+that ended its last step, and of its 202; of a schedule from when it was due until
+its job was accepted. "Of empty" compares the rates, for the open
 loop the medians. In costs, µs are processor time and KiB are allocations; disk is the
 tables after a compaction. Jobs that were read back had all succeeded.
 `

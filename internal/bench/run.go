@@ -33,6 +33,7 @@ const (
 	Batch     = "batches"
 	Retention = "retention"
 	Bulk      = "bulk"
+	Schedules = "schedules"
 )
 
 // load is one kind of load.
@@ -73,10 +74,11 @@ var loads = []*load{
 var byName = []*load{
 	{name: Retention, steps: 1, produce: closedLoop, work: complete, retention: 20 * time.Second},
 	{name: Bulk, steps: 1, produce: closedLoop, work: complete, beside: true},
+	{name: Schedules},
 }
 
 // ByName returns the names of the loads that are measured only if the options name them.
-func ByName() []string { return []string{Retention, Bulk} }
+func ByName() []string { return []string{Retention, Bulk, Schedules} }
 
 // Loads returns the names of the loads that are measured by default, in their order: all but those
 // of [ByName].
