@@ -2,7 +2,6 @@ package schedules
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -354,7 +353,7 @@ func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledg
 
 // body returns the command of an occurrence.
 func (d *Definition) body(at time.Time) ([]byte, error) {
-	zone, err := time.LoadLocation(cmp.Or(d.TimeZone, "UTC"))
+	zone, err := calendar.Zone(d.TimeZone)
 	if err != nil {
 		return nil, &apierror.Error{
 			Code: apierror.InvalidEnvelope, Detail: "The server does not know the time zone " + d.TimeZone + ".", Err: err,

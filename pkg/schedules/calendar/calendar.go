@@ -1,7 +1,8 @@
 // Package calendar computes the times of a schedule: by a cron expression or a fixed interval, in
 // a time zone whose clocks may change. It is pure: it reads no clock, and equal arguments have
-// equal results in every process that has the same time zone data. The program contains such
-// data, for machines without it.
+// equal results in every process of one build, because the time zone data is part of the program.
+// That of the machine is never read: replicas on machines of different age would fire at different
+// times, and nothing would say so.
 //
 // Let local(i) be the reading of the zone's clock at the instant i, and C the readings that the
 // fields of a cron expression match. Its occurrences are
@@ -20,7 +21,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-	_ "time/tzdata" // for machines without time zone data
 )
 
 // Bounds of a [Spec].
@@ -80,7 +80,7 @@ type Calendar struct {
 
 // Parse checks the spec. The error is an [*Error].
 func Parse(spec Spec) (*Calendar, error) {
-	zone, err := loadZone(spec.TimeZone)
+	zone, err := Zone(spec.TimeZone)
 	if err != nil {
 		return nil, err
 	}

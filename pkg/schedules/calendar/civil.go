@@ -2,8 +2,6 @@ package calendar
 
 import (
 	"math"
-	"regexp"
-	"sync"
 	"time"
 )
 
@@ -105,8 +103,8 @@ func period(zone *time.Location, unix int64) walk {
 		w.to = end.Unix()
 	}
 	if w.to <= unix {
-		// ZoneBounds ends the last period of a leap year after 2037 a day too early. Such a day
-		// goes by minutes.
+		// ZoneBounds ends the last period of a leap year a day too early if the year comes after the
+		// changes that the data lists. Such a day goes by minutes.
 		w.to = unix + 60
 	}
 	return w
@@ -137,29 +135,6 @@ func (w *walk) first(reading int64) time.Time {
 		continue
 	}
 	return time.Unix(max(reading-w.offset, w.from), 0)
-}
-
-var (
-	zones    sync.Map // name → *time.Location: reading one takes longer than all else here
-	zoneName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$`)
-)
-
-func loadZone(name string) (*time.Location, error) {
-	if name == "" {
-		return time.UTC, nil
-	}
-	if known, ok := zones.Load(name); ok {
-		return known.(*time.Location), nil //nolint:forcetypeassert // Only this function stores there.
-	}
-	if name == "Local" || len(name) > 64 || !zoneName.MatchString(name) {
-		return nil, invalid("time_zone", "is %q, which is not the IANA name of a time zone, for example Europe/Berlin", name)
-	}
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, invalid("time_zone", "is %q, which is not a time zone that this server knows", name)
-	}
-	zones.Store(name, zone)
-	return zone, nil
 }
 
 func parseDates(dates []string) (map[int64]bool, error) {

@@ -145,7 +145,7 @@ func TestNext_IsWhatAWalkByMinutesFinds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(walkedZones).Draw(t, "zone")
-		zone, err := time.LoadLocation(name)
+		zone, err := calendar.Zone(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestNext_AtEachChangeOfEachZone(t *testing.T) {
 	first, last := time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	expressions := []string{"30 2 * * *", "*/20 0-3,22-23 * * *", "17 * * * *", "0 0 * * *"}
 	for i, name := range walkedZones {
-		zone, err := time.LoadLocation(name)
+		zone, err := calendar.Zone(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,6 +189,10 @@ func TestNext_AtEachChangeOfEachZone(t *testing.T) {
 			_, end := at.In(zone).ZoneBounds()
 			if end.IsZero() || end.After(last) {
 				break
+			}
+			if !end.After(at) { // The last day of a leap year, as in period.
+				at = at.Add(24 * time.Hour)
+				continue
 			}
 			at = end
 			checkWalk(t, c, expression, at.UTC().Add(-4*time.Hour), at.UTC().Add(26*time.Hour))
