@@ -98,6 +98,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []background.Loop{memoryLoop()},
 		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures,
 		Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
+		Build:   thisBuild().order(),
 		Fatal:   exitSoon(os.Exit),
 	}
 	for _, role := range cfg.Roles {

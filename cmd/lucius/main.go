@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -176,6 +177,18 @@ func (b buildInfo) String() string {
 func thisBuild() buildInfo {
 	info, _ := debug.ReadBuildInfo()
 	return buildOf(info)
+}
+
+// digits are the parts of a version that are compared as numbers.
+var digits = regexp.MustCompile(`\d+`)
+
+// order returns a text that is greater for a newer build: the Go release, whose time zones the program has, and then the time of
+// the commit, if it is known.
+func (b buildInfo) order() string {
+	release := digits.ReplaceAllStringFunc(b.Go, func(number string) string {
+		return strings.Repeat("0", max(0, 4-len(number))) + number
+	})
+	return strings.TrimSpace(release + " " + b.CommittedAt)
 }
 
 func moduleVersion() string { return thisBuild().Version }

@@ -317,6 +317,20 @@ func TestVersion_NamesTheCommit(t *testing.T) {
 	}
 }
 
+// The order of builds is that of their Go releases, whose time zones they have, and then that of their commits.
+func TestBuild_IsOrdered(t *testing.T) {
+	t.Parallel()
+	ordered := []buildInfo{
+		{Go: "go1.9.2"}, {Go: "go1.26.8"}, {Go: "go1.26.8", CommittedAt: "2026-11-24T20:00:00Z"},
+		{Go: "go1.26.8", CommittedAt: "2026-12-01T20:00:00Z"}, {Go: "go1.26.10"}, {Go: "go1.27", CommittedAt: "2026-11-24T20:00:00Z"},
+	}
+	for i := range ordered[1:] {
+		if before, after := ordered[i].order(), ordered[i+1].order(); before >= after {
+			t.Errorf("%q is not before %q", before, after)
+		}
+	}
+}
+
 // documents is how many documents the demo has.
 func documents(t *testing.T) int {
 	t.Helper()

@@ -111,7 +111,9 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 			return err
 		}
 	}
-	sc.advance(cal, d.fires)
+	if sc.advance(cal, d.fires); len(d.fires) > 0 {
+		sc.Build = s.cfg.Build
+	}
 	var due time.Time
 	if again {
 		if due = now.Add(tryDelay(sc.Tries)); sc.tryUntil(cal).Before(due) {

@@ -76,17 +76,26 @@ func registry(t *testing.T, text string) *commands.Protocols {
 // beside returns a process with the same jobs, whose schedules use that store.
 func (h *house) beside(store tablestore.Store) *house {
 	h.t.Helper()
-	other := &house{t: h.t, jobs: h.jobs, commands: h.commands, protocol: h.protocol}
+	other := &house{t: h.t, jobs: h.jobs, commands: h.commands, protocol: h.protocol, told: h.told}
+	other.serve(store, "")
+	return other
+}
+
+// build makes the process one of that build.
+func (h *house) build(name string) { h.serve(h.jobs.Store, name) }
+
+// serve opens the schedules of the store.
+func (h *house) serve(store tablestore.Store, build string) {
+	h.t.Helper()
 	var err error
-	if other.ctl, err = schedules.New(schedules.Config{
-		Store: store, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe,
+	if h.ctl, err = schedules.New(schedules.Config{
+		Store: store, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe, Build: build,
 	}); err != nil {
 		h.t.Fatal(err)
 	}
-	if other.cron, err = background.NewCron(background.CronConfig{Schedules: other.ctl}); err != nil {
+	if h.cron, err = background.NewCron(background.CronConfig{Schedules: h.ctl}); err != nil {
 		h.t.Fatal(err)
 	}
-	return other
 }
 
 // told counts how often each occurrence was told of.

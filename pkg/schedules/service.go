@@ -29,7 +29,8 @@ type Config struct {
 	Ledger *ledger.Ledger
 	// Tolerance is by how much the clocks of two processes may differ. Optional. Defaults to 5 s.
 	Tolerance time.Duration
-	// Build names the program: another build computes the next occurrence again. Optional.
+	// Build names the program, as a text that is greater for a newer one: a newer build than the one that computed the next
+	// occurrence computes it again. Optional.
 	Build string
 	// Random returns numbers in [0, 1), and Entropy random bytes. Optional. They must be safe for concurrent use.
 	Random  func() float64
@@ -294,6 +295,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 		sc.def, sc.Version, sc.UpdatedAt = def, sc.Version+1, now
 		if sc.State != Paused {
 			sc.begin(cal, now)
+			sc.Build = s.cfg.Build
 		}
 		return append(ahead.rows, s.writeVersion(sc, change.Actor)), nil
 	})
@@ -330,6 +332,7 @@ func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) 
 		}
 		next, due := cal.Next(sc.Last)
 		sc.begin(cal, now)
+		sc.Build = s.cfg.Build
 		if !due || next.After(now) {
 			return nil, nil
 		}

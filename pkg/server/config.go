@@ -88,6 +88,9 @@ type Config struct {
 	// has one. Beyond it, the server does not act on deadlines, purge or repair. Optional.
 	// Defaults to no limit.
 	ClockTolerance time.Duration
+	// Build names the program, as a text that is greater for a newer one: the first that is newer than the one before
+	// computes the next occurrences of schedules again, by its time zones. Optional.
+	Build string
 	// LimitSkew is by how much the clocks of two processes on a shared store may differ, for the
 	// limits, and MaxClose is how long a RESULT can close a service. Optional. Default to 250 ms
 	// and an hour.

@@ -290,7 +290,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 func (s *Server) openSchedules() (err error) {
 	if s.uses.Schedules, err = schedules.New(schedules.Config{
 		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands, Tolerance: s.cfg.ClockTolerance,
-		Observe: s.meters.observeOccurrence,
+		Build: s.cfg.Build, Observe: s.meters.observeOccurrence,
 	}); err != nil {
 		return err
 	}
