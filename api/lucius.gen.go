@@ -5346,7 +5346,7 @@ type ScheduleFire struct {
 	// Example: line_busy
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Count How many occurrences these are; absent for one.
+	// Count How many occurrences these are, counted up to 10,000; absent for one.
 	//
 	// Example: 60
 	Count int `json:"count,omitempty,omitzero"`
@@ -5404,6 +5404,79 @@ type ScheduleFirePage struct {
 	//
 	// Example: AAAB
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// ScheduleLossPage One page of the schedules of which occurrences were missed or refused.
+type ScheduleLossPage struct {
+	// NextPageToken For the next page; absent at the end.
+	//
+	// Example: AAAB
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Schedules The schedules, by tenant.
+	Schedules []ScheduleLosses `json:"schedules"`
+}
+
+// ScheduleLosses What was missed or refused of a schedule in the last 24 hours, counted by the hour in which that was
+// decided.
+type ScheduleLosses struct {
+	// Detail Why the newest was refused or missed.
+	//
+	// Example: was not fired in time
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// FailuresInRow How many of the newest occurrences were refused or missed; 0 if a later one was not.
+	//
+	// Example: 3
+	FailuresInRow int `json:"failures_in_row"`
+
+	// LastAt When that was decided.
+	//
+	// Example: 2026-01-28T01:30:01.000Z
+	LastAt Time `json:"last_at"`
+
+	// LastFor The newest occurrence that was refused or missed.
+	//
+	// Example: 2026-01-28T01:30:00.000Z
+	LastFor Time `json:"last_for"`
+
+	// Missed How many occurrences were missed.
+	//
+	// Example: 2
+	Missed int `json:"missed"`
+
+	// Name The name of the schedule.
+	//
+	// Example: nightly-index
+	Name string `json:"name"`
+
+	// Outcome `claimed`: it is being fired. `fired`: its job was accepted. `skipped`: the job of an earlier
+	// occurrence is live. `refused`: the command is not accepted. `missed`: it was not fired in time, or
+	// while the schedule was changed.
+	//
+	//
+	// Example: fired
+	Outcome FireOutcome `json:"outcome"`
+
+	// Refused How many occurrences were refused.
+	//
+	// Example: 1
+	Refused int `json:"refused"`
+
+	// ScheduleID The id of the schedule.
+	//
+	// Example: 0b9d6f0a5c1e4f7d8a2b3c4d5e6f7081
+	ScheduleID string `json:"schedule_id"`
+
+	// Since The first of the newest occurrences that were refused or missed in a row.
+	//
+	// Example: 2026-01-26T01:30:00.000Z
+	Since Time `json:"since"`
+
+	// TenantID The tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
 }
 
 // ScheduleOverlap What an occurrence does while the job of an earlier one is live: `skip` it, `queue` it (at most
@@ -7507,6 +7580,20 @@ type RunScheduleParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListLossesParams defines parameters for ListLosses.
+type ListLossesParams struct {
+	// TenantID Only schedules of this tenant.
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
 // ListWorkEventsParams defines parameters for ListWorkEvents.
 type ListWorkEventsParams struct {
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
@@ -8919,6 +9006,15 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/schedules/{tenantId}/{name}:run (the `RunSchedule` operationId).
 	RunSchedule(ctx context.Context, tenantID TenantID, name ScheduleName, params *RunScheduleParams, body RunScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListLosses List what schedules missed
+	//
+	// The schedules of which occurrences were missed or refused in the last 24 hours, with how many, since
+	// when, and why the newest. A page may have fewer schedules than requested, or none, and still have a
+	// next page: continue until there is no `next_page_token`.
+	//
+	// Corresponds with GET /v1/schedules:lost (the `ListLosses` operationId).
+	ListLosses(ctx context.Context, params *ListLossesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PreviewScheduleWithBody Preview the times of a schedule
 	//
@@ -11418,6 +11514,25 @@ func (c *Client) RunScheduleWithBody(ctx context.Context, tenantID TenantID, nam
 // Corresponds with POST /v1/schedules/{tenantId}/{name}:run (the `RunSchedule` operationId).
 func (c *Client) RunSchedule(ctx context.Context, tenantID TenantID, name ScheduleName, params *RunScheduleParams, body RunScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRunScheduleRequest(c.Server, tenantID, name, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListLosses List what schedules missed
+//
+// The schedules of which occurrences were missed or refused in the last 24 hours, with how many, since
+// when, and why the newest. A page may have fewer schedules than requested, or none, and still have a
+// next page: continue until there is no `next_page_token`.
+//
+// Corresponds with GET /v1/schedules:lost (the `ListLosses` operationId).
+func (c *Client) ListLosses(ctx context.Context, params *ListLossesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListLossesRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -16030,6 +16145,84 @@ func NewRunScheduleRequestWithBody(server string, tenantID TenantID, name Schedu
 	return req, nil
 }
 
+// NewListLossesRequest constructs an http.Request for the ListLosses method
+func NewListLossesRequest(server string, params *ListLossesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedules:lost")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewPreviewScheduleRequest calls the generic PreviewSchedule builder with application/json body
 func NewPreviewScheduleRequest(server string, body PreviewScheduleJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -17786,6 +17979,17 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/schedules/{tenantId}/{name}:run (the `RunSchedule` operationId).
 	RunScheduleWithResponse(ctx context.Context, tenantID TenantID, name ScheduleName, params *RunScheduleParams, body RunScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*RunScheduleResponse, error)
+
+	// ListLossesWithResponse List what schedules missed
+	//
+	// The schedules of which occurrences were missed or refused in the last 24 hours, with how many, since
+	// when, and why the newest. A page may have fewer schedules than requested, or none, and still have a
+	// next page: continue until there is no `next_page_token`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/schedules:lost (the `ListLosses` operationId).
+	ListLossesWithResponse(ctx context.Context, params *ListLossesParams, reqEditors ...RequestEditorFn) (*ListLossesResponse, error)
 
 	// PreviewScheduleWithBodyWithResponse Preview the times of a schedule
 	//
@@ -22475,6 +22679,62 @@ func (r RunScheduleResponse) StatusCode() int {
 	return 0
 }
 
+// ListLossesResponse401Headers the declared response headers of an HTTP 401 response for ListLosses
+type ListLossesResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListLossesResponse429Headers the declared response headers of an HTTP 429 response for ListLosses
+type ListLossesResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListLossesResponse503Headers the declared response headers of an HTTP 503 response for ListLosses
+type ListLossesResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListLossesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleLossPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListLossesResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListLossesResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListLossesResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListLossesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListLossesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // PreviewScheduleResponse401Headers the declared response headers of an HTTP 401 response for PreviewSchedule
 type PreviewScheduleResponse401Headers struct {
 	WWWAuthenticate string
@@ -25046,6 +25306,23 @@ func (c *ClientWithResponses) RunScheduleWithResponse(ctx context.Context, tenan
 		return nil, err
 	}
 	return ParseRunScheduleResponse(rsp)
+}
+
+// ListLossesWithResponse List what schedules missed
+//
+// The schedules of which occurrences were missed or refused in the last 24 hours, with how many, since
+// when, and why the newest. A page may have fewer schedules than requested, or none, and still have a
+// next page: continue until there is no `next_page_token`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/schedules:lost (the `ListLosses` operationId).
+func (c *ClientWithResponses) ListLossesWithResponse(ctx context.Context, params *ListLossesParams, reqEditors ...RequestEditorFn) (*ListLossesResponse, error) {
+	rsp, err := c.ListLosses(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListLossesResponse(rsp)
 }
 
 // PreviewScheduleWithBodyWithResponse Preview the times of a schedule
@@ -33939,6 +34216,107 @@ func ParseRunScheduleResponse(rsp *http.Response) (*RunScheduleResponse, error) 
 	return response, nil
 }
 
+// ParseListLossesResponse parses an HTTP response from a ListLossesWithResponse call
+func ParseListLossesResponse(rsp *http.Response) (*ListLossesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListLossesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleLossPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListLossesResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListLossesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListLossesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParsePreviewScheduleResponse parses an HTTP response from a PreviewScheduleWithResponse call
 func ParsePreviewScheduleResponse(rsp *http.Response) (*PreviewScheduleResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -35364,6 +35742,9 @@ type ServerInterface interface {
 	// RunSchedule Run a schedule now
 	// (POST /v1/schedules/{tenantId}/{name}:run)
 	RunSchedule(w http.ResponseWriter, r *http.Request, tenantID TenantID, name ScheduleName, params RunScheduleParams)
+	// ListLosses List what schedules missed
+	// (GET /v1/schedules:lost)
+	ListLosses(w http.ResponseWriter, r *http.Request, params ListLossesParams)
 	// PreviewSchedule Preview the times of a schedule
 	// (POST /v1/schedules:preview)
 	PreviewSchedule(w http.ResponseWriter, r *http.Request)
@@ -38402,6 +38783,65 @@ func (siw *ServerInterfaceWrapper) RunSchedule(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListLosses operation middleware
+func (siw *ServerInterfaceWrapper) ListLosses(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLossesParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLosses(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PreviewSchedule operation middleware
 func (siw *ServerInterfaceWrapper) PreviewSchedule(w http.ResponseWriter, r *http.Request) {
 
@@ -38821,6 +39261,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/lines/{lineId}", wrapper.GetLine).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/schedules:preview", wrapper.PreviewSchedule).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/schedules:lost", wrapper.ListLosses).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/schedules", wrapper.ListSchedules).Methods(http.MethodGet)
 

@@ -19,8 +19,9 @@ func (t *tool) attention() *cobra.Command {
 	cmd := t.command(spec{
 		use: "attention", short: "Show what is wrong now, and what to do about it",
 		long: "Shows what needs an operator, the worst first, with the command that helps: work without workers, failures,\n" +
-			"blocked lines, pauses, closed services, circuits, stuck jobs, webhooks that were given up, and what the server\n" +
-			"warns of. With a token for some tenants it shows what is wrong for these. Exits with 7 if anything needs attention.",
+			"blocked lines, missed times of schedules, pauses, closed services, circuits, stuck jobs, webhooks that were given\n" +
+			"up, and what the server warns of. With a token for some tenants it shows what is wrong for these. Exits with 7 if\n" +
+			"anything needs attention.",
 		example: "  lucius attention\n  lucius attention -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		seen, err := s.look(ctx)
@@ -180,8 +181,8 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 	return err
 }
 
-// lookAt reads the failures, webhooks and blocked lines of a tenant, empty for all, and if held is set the
-// jobs that a pause holds back.
+// lookAt reads the failures, webhooks, blocked lines and lost occurrences of schedules of a tenant, empty for all, and if
+// held is set the jobs that a pause holds back.
 func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen diagnosis.TenantSituation, err error) {
 	seen.Tenant = tenant
 	if seen.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
@@ -189,6 +190,9 @@ func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen di
 	}
 	hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: new(api.Limit(mostWebhooks))}
 	if seen.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
+		return seen, err
+	}
+	if seen.Lost, err = call[api.ScheduleLossPage](s.ListLosses(ctx, diagnosis.LostOccurrences(tenant))); err != nil {
 		return seen, err
 	}
 	if seen.Blocked, err = call[api.LinePage](s.ListLines(ctx, diagnosis.BlockedLines(tenant))); err == nil && held {

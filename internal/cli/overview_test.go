@@ -49,7 +49,7 @@ func watched(all api.Overview, services api.ServiceList) map[string]any {
 			ID: "service:ocr", Service: "ocr",
 			Closed: &api.Closure{Until: at(-5 * time.Minute), Since: at(time.Minute), By: "ops-1", Reason: "the vendor answers 503"},
 		}}},
-		"GET /v1/lines": api.LinePage{Lines: []api.Line{blockedLine()}},
+		"GET /v1/lines": api.LinePage{Lines: []api.Line{blockedLine()}}, "GET /v1/schedules:lost": lostNightly(),
 
 		"GET /v1/admin/operations":                api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}},
 		"GET /v1/admin/operations/" + operationID: api.Operation{Results: &api.OperationResults{Counted: 1, Failed: 1}},
@@ -65,7 +65,7 @@ func TestAttention(t *testing.T) {
 	all, services := busy()
 	l := newLine(t, answers(t, watched(all, services)))
 	out, err := l.run(t, "attention")
-	if cli.ExitCode(err) != cli.ExitAttention || err.Error() != "7 things need attention" {
+	if cli.ExitCode(err) != cli.ExitAttention || err.Error() != "8 things need attention" {
 		t.Errorf("it ends with %v", err)
 	}
 	golden(t, "attention.txt", out)
@@ -120,6 +120,7 @@ func TestAttention_OfSomeTenants(t *testing.T) {
 	all["GET /readyz"], all["GET /v1/admin/failures"] = apierror.StoreUnavailable, api.FailureList{}
 	all["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"a", "b"}}}}
 	all["GET /v1/jobs"], all["GET /v1/lines"] = api.JobPage{Jobs: []api.Job{failedJob()}}, api.LinePage{}
+	all["GET /v1/schedules:lost"] = api.ScheduleLossPage{}
 	out, err := newLine(t, answers(t, all)).run(t, "attention")
 	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") ||
 		!strings.Contains(out, "1 job is held back by a pause, of tenant b") {
@@ -141,7 +142,7 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	answered := watched(all, services)
 	answered["GET /v1/admin/operations"] = api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}}
 	answered["GET /v1/admin/failures"], answered["GET /v1/admin/webhooks"] = apierror.Forbidden, apierror.Forbidden
-	answered["GET /v1/lines"] = apierror.Forbidden
+	answered["GET /v1/lines"], answered["GET /v1/schedules:lost"] = apierror.Forbidden, apierror.Forbidden
 	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{"*"}}}}
 	answered["GET /v1/admin/stuck"] = api.StuckList{Stuck: []api.StuckJob{{JobID: "job-1", Reason: "its row is lost"}}}
 	l := newLine(t, answers(t, answered))

@@ -21,9 +21,9 @@ func (t *tool) schedules() *cobra.Command {
 		Example: "  lucius schedules apply -f schedules/\n  lucius schedules list --tenant tenant_a\n" +
 			"  lucius schedules next --cron \"30 2 * * 1-5\" --zone Europe/Berlin",
 	}
-	cmd.AddCommand(t.schedulesList(), t.schedulesShow(), t.schedulesApply(), t.schedulesNext(), t.schedulesFires(), t.schedulesRun(),
-		t.schedulesBackfill(), t.schedulesBackfills(), t.schedulesCancelBackfill(), t.schedulesPause(), t.schedulesResume(),
-		t.schedulesDelete())
+	cmd.AddCommand(t.schedulesList(), t.schedulesShow(), t.schedulesApply(), t.schedulesNext(), t.schedulesFires(), t.schedulesLost(),
+		t.schedulesRun(), t.schedulesBackfill(), t.schedulesBackfills(), t.schedulesCancelBackfill(), t.schedulesPause(),
+		t.schedulesResume(), t.schedulesDelete())
 	return t.calls(cmd)
 }
 
@@ -214,6 +214,45 @@ func (t *tool) schedulesFires() *cobra.Command {
 		})
 	})
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of entries to list")
+	return cmd
+}
+
+// schedulesLost returns lucius schedules lost.
+func (t *tool) schedulesLost() *cobra.Command {
+	var tenant string
+	var limit int
+	cmd := t.command(spec{
+		use: "lost", short: "List the schedules that missed times in the last day, or whose commands were refused",
+		example: "  lucius schedules lost\n  lucius schedules lost --tenant tenant_a", query: true,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.ScheduleLossPage, []api.ScheduleLosses, string, error) {
+			page, err := call[api.ScheduleLossPage](s.ListLosses(ctx, &api.ListLossesParams{
+				TenantID: optional(tenant), Limit: &size, PageToken: token,
+			}))
+			return page, page.Schedules, page.NextPageToken, err
+		}, func(page *api.ScheduleLossPage, all []api.ScheduleLosses) { page.Schedules = all })
+		if err != nil {
+			return err
+		}
+		return show(s, list, func(p *page, list api.ScheduleLossPage) {
+			if len(list.Schedules) == 0 {
+				p.line("No schedule missed a time in the last day, and no command was refused.")
+				return
+			}
+			rows := make([][]string, len(list.Schedules))
+			for i := range list.Schedules {
+				one := &list.Schedules[i]
+				rows[i] = []string{
+					one.TenantID + "/" + one.Name, strconv.Itoa(one.Missed), strconv.Itoa(one.Refused), strconv.Itoa(one.FailuresInRow),
+					one.Since.String(), one.LastFor.String(), one.Detail,
+				}
+			}
+			p.table([]string{"SCHEDULE", "MISSED", "REFUSED", "IN A ROW", "SINCE", "LAST", "DETAIL"}, rows)
+			p.more(list.NextPageToken != "", len(list.Schedules))
+		})
+	})
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only schedules of this tenant")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of schedules to list")
 	return cmd
 }
 

@@ -25,6 +25,14 @@ func nightly() api.Schedule {
 	}
 }
 
+// lostNightly says that nightly missed something.
+func lostNightly() api.ScheduleLossPage {
+	return api.ScheduleLossPage{Schedules: []api.ScheduleLosses{{
+		ScheduleID: "0b9d", TenantID: "t", Name: "nightly", Missed: 2, FailuresInRow: 2, Since: at(25 * time.Hour), LastFor: at(time.Hour),
+		LastAt: at(time.Hour), Outcome: api.FireOutcomeMissed, Detail: "was not fired in time",
+	}}}
+}
+
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	one := nightly()
@@ -42,6 +50,8 @@ func TestSchedules(t *testing.T) {
 	}}
 	shows(t, "schedule-fires", "GET /v1/schedules/t/nightly/fires?limit=50", fires, "schedules fires t/nightly")
 	shows(t, "schedule-run", "POST /v1/schedules/t/nightly:run {}", fires.Fires[0], "schedules run t/nightly --idempotency-key k")
+
+	shows(t, "schedule-lost", "GET /v1/schedules:lost?tenant_id=t&limit=50", lostNightly(), "schedules lost --tenant t")
 
 	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/schedules/t/none": {apierror.ScheduleNotFound}}).url)
 	for line, code := range map[string]int{

@@ -106,6 +106,9 @@ const (
 	mostHeld       = 100
 	mostBlocked    = 100
 	mostStuck      = 5
+	// mostLost is how many schedules are read that lost occurrences, and mostLosers up to how many each is a finding.
+	mostLost   = 100
+	mostLosers = 5
 )
 
 // Findings returns what needs an operator, the worst first. Acknowledged and snoozed findings come last.
@@ -127,6 +130,7 @@ func Findings(s *Situation) (found []Finding) {
 		found = append(found, webhookFindings(&s.Tenants[i])...)
 		found = append(found, s.heldFindings(&s.Tenants[i])...)
 		found = append(found, s.blockedFindings(&s.Tenants[i])...)
+		found = append(found, lostFindings(&s.Tenants[i])...)
 	}
 	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {

@@ -260,6 +260,35 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 					"line: the next job then begins without it [Show the lines: lucius lines --state blocked]",
 			},
 		},
+		"what schedules lost": {
+			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{
+				{Lost: api.ScheduleLossPage{Schedules: []api.ScheduleLosses{
+					{
+						TenantID: "acme", Name: "nightly", Missed: 2, Refused: 1, FailuresInRow: 3, Since: ago(26 * time.Hour), LastFor: ago(2 * time.Hour),
+						Detail: "was not fired in time",
+					},
+					{TenantID: "o", Name: "hourly", Refused: 1, Since: ago(5 * time.Hour), LastFor: ago(5 * time.Hour)},
+				}}},
+			}},
+			want: []string{
+				"bad Schedule nightly missed 2 occurrences and had 1 refused occurrence within a day, for tenant acme · the last was due 2 h ago: " +
+					"“was not fired in time” · none has been fired for 26 h [Show the schedule: lucius schedules fires acme/nightly]",
+				"minor Schedule hourly had 1 refused occurrence within a day, for tenant o · the last was due 5 h ago · a later one was fired " +
+					"[Show the schedule: lucius schedules fires o/hourly]",
+			},
+		},
+		"what many schedules lost": {
+			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{
+				{Tenant: "acme", Lost: api.ScheduleLossPage{NextPageToken: "more", Schedules: []api.ScheduleLosses{
+					{Name: "a", Missed: 1, FailuresInRow: 1}, {Name: "b", Missed: 1200},
+				}}},
+				{Lost: api.ScheduleLossPage{NextPageToken: "none so far"}},
+			}},
+			want: []string{
+				"bad At least 2 schedules missed 1,201 occurrences within a day, for tenant acme · 1 schedule has fired none since " +
+					"[Show the schedules: lucius schedules lost --tenant acme]",
+			},
+		},
 		"failures": {
 			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{{Tenant: "acme", Failures: api.FailureList{Groups: []api.FailureGroup{
 				{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute)},

@@ -3,6 +3,7 @@ package diagnosis
 import (
 	"cmp"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -18,6 +19,8 @@ type TenantSituation struct {
 	Held api.JobPage
 	// Blocked is a page of the lines that a failed job blocks.
 	Blocked api.LinePage
+	// Lost is a page of the schedules of which occurrences were missed or refused.
+	Lost api.ScheduleLossPage
 }
 
 // failureFindings says which jobs failed for good, and were not rerun.
@@ -102,6 +105,90 @@ func webhookFindings(of *TenantSituation) []Finding {
 		f.Text = say(f.Text, ", of tenant ", of.Tenant)
 	}
 	return []Finding{f}
+}
+
+// LostOccurrences returns the request for [TenantSituation.Lost]. One page bounds what the server reads.
+func LostOccurrences(tenant string) *api.ListLossesParams {
+	params := &api.ListLossesParams{Limit: new(api.Limit(mostLost))}
+	if tenant != "" {
+		params.TenantID = &tenant
+	}
+	return params
+}
+
+// lostFindings says of which schedules occurrences were missed or refused: one by one, or if there are many in one finding. A
+// schedule that goes on to lose them comes before one that has fired since.
+func lostFindings(of *TenantSituation) (found []Finding) {
+	lost := of.Lost.Schedules
+	if len(lost) > mostLosers || of.Lost.NextPageToken != "" && len(lost) > 0 {
+		return []Finding{manyLost(of)}
+	}
+	for i := range lost {
+		one := &lost[i]
+		named := one.TenantID + "/" + one.Name
+		f := Finding{
+			ID: bounded("schedule:" + named), Tenant: one.TenantID, Level: LevelMinor, Weight: one.Missed + one.Refused,
+			Since: one.Since.Time, Subject: "Schedule " + one.Name,
+			Text:  say(lostText(one.Missed, one.Refused), " within a day, for tenant ", one.TenantID),
+			Notes: []Sentence{say("the last was due ", when{Ago, one.LastFor.Time})},
+			Actions: []Action{{
+				Text: "Show the schedule", Page: "schedules/" + url.PathEscape(one.TenantID) + "/" + url.PathEscape(one.Name),
+				Command: Command("schedules fires", named),
+			}},
+		}
+		if one.Detail != "" {
+			f.Notes[0] = say(f.Notes[0], ": “", one.Detail, "”")
+		}
+		if one.FailuresInRow > 0 {
+			f.Level = LevelBad
+			f.Notes = append(f.Notes, say("none has been fired ", when{For, one.Since.Time}))
+		} else {
+			f.Notes = append(f.Notes, say("a later one was fired"))
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// lostText says how many occurrences were lost.
+func lostText(missed, refused int) string {
+	var parts []string
+	if missed > 0 {
+		parts = append(parts, "missed "+Counted(missed, "occurrence", "occurrences"))
+	}
+	if refused > 0 {
+		parts = append(parts, "had "+Counted(refused, "refused occurrence", "refused occurrences"))
+	}
+	return strings.Join(parts, " and ")
+}
+
+// manyLost sums up what was missed or refused of many schedules.
+func manyLost(of *TenantSituation) Finding {
+	f := Finding{ID: ofTenant("schedules", of.Tenant), Tenant: of.Tenant, Level: LevelMinor}
+	missed, refused, failing := 0, 0, 0
+	for i := range of.Lost.Schedules {
+		one := &of.Lost.Schedules[i]
+		missed, refused = missed+one.Missed, refused+one.Refused
+		if one.FailuresInRow > 0 {
+			failing, f.Level = failing+1, LevelBad
+		}
+	}
+	f.Subject, f.Weight = Counted(len(of.Lost.Schedules), "schedule", "schedules"), missed+refused
+	if of.Lost.NextPageToken != "" {
+		f.Subject = "At least " + f.Subject
+	}
+	f.Text = say(lostText(missed, refused), " within a day")
+	if of.Tenant != "" {
+		f.Text = say(f.Text, ", for tenant ", of.Tenant)
+	}
+	if failing > 0 {
+		f.Notes = append(f.Notes, say(Counted(failing, "schedule has", "schedules have"), " fired none since"))
+	}
+	f.Actions = []Action{{
+		Text: "Show the schedules", Page: "schedules", Query: []any{"tenant_id", of.Tenant},
+		Command: CommandWith("schedules lost", "tenant", of.Tenant),
+	}}
+	return f
 }
 
 // HeldJobs returns the request for [TenantSituation.Held].

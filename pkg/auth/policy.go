@@ -154,6 +154,7 @@ var rules = []Rule{
 	{"getLine", get, "/v1/lines/{lineId}", []Role{Read}, Owned, false},
 
 	{"previewSchedule", post, "/v1/schedules:preview", []Role{Read}, Anywhere, false},
+	{"listLosses", get, "/v1/schedules:lost", []Role{Read}, Named, false},
 	{"listSchedules", get, "/v1/schedules", []Role{Read}, Named, false},
 	{"pauseSchedule", post, "/v1/schedules/{tenantId}/{name}:pause", []Role{Submit}, Owned, true},
 	{"resumeSchedule", post, "/v1/schedules/{tenantId}/{name}:resume", []Role{Submit}, Owned, true},

@@ -98,6 +98,7 @@ var asks = map[string]ask{
 	"cancelLine":            {"POST /v1/lines/$line:cancel", `{"reason":"why"}`},
 	"releaseLine":           {"POST /v1/lines/$line:release", `{"jobId":"$blocker","reason":"known"}`},
 	"previewSchedule":       {"POST /v1/schedules:preview", `{"cron":"@daily"}`},
+	"listLosses":            {"GET /v1/schedules:lost?tenant_id=t", ""},
 	"listSchedules":         {"GET /v1/schedules?tenant_id=t", ""},
 	"getSchedule":           {"GET /v1/schedules/$tenant/nightly", ""},
 	"putSchedule":           {"PUT /v1/schedules/$tenant/nightly", nightly("")},

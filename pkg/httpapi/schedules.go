@@ -51,6 +51,23 @@ func timesOf(found []calendar.Occurrence) []api.ScheduleTime {
 	return times
 }
 
+// ListLosses is GET /v1/schedules:lost.
+func (e *endpoints) ListLosses(w http.ResponseWriter, r *http.Request, params api.ListLossesParams) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		found, next, err := e.Schedules.Losses(ctx, orZero(params.TenantID), at.after, limit)
+		page := api.ScheduleLossPage{Schedules: make([]api.ScheduleLosses, len(found)), NextPageToken: at.token(next)}
+		for i := range found {
+			one := &found[i]
+			page.Schedules[i] = api.ScheduleLosses{
+				ScheduleID: one.ScheduleID, TenantID: one.TenantID, Name: one.Name, Missed: one.Missed, Refused: one.Refused,
+				FailuresInRow: one.FailuresInRow, Since: api.NewTime(one.Since), LastFor: api.NewTime(one.LastFor),
+				LastAt: api.NewTime(one.LastAt), Outcome: api.FireOutcome(one.Outcome), Detail: one.Detail,
+			}
+		}
+		return page, scheduleProblem(err)
+	})
+}
+
 // ListSchedules is GET /v1/schedules.
 func (e *endpoints) ListSchedules(w http.ResponseWriter, r *http.Request, params api.ListSchedulesParams) {
 	e.pageOfTenant(w, r, &params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {

@@ -100,7 +100,7 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 	p := sc.due(cal, now, settle)
 	var d decisions
 	if p.many != nil {
-		if err := s.skipMany(ctx, sc, p.many, now, &d); err != nil {
+		if err := s.skipMany(ctx, sc, cal, p.many, now, &d); err != nil {
 			return err
 		}
 		sc.Last = p.many.ScheduledFor
@@ -184,15 +184,10 @@ func (sc *stored) tryAgain(at, now time.Time, detail string) {
 	sc.Tries, sc.TryDetail = sc.Tries+1, detail
 }
 
-// advance sets the next occurrence and the failures in a row after the decided occurrences.
+// advance sets the next occurrence and what was lost after the decided occurrences.
 func (sc *stored) advance(cal *calendar.Calendar, decided []Fire) {
 	for i := range decided {
-		switch decided[i].Outcome {
-		case Refused, Missed:
-			sc.FailuresInRow++
-		default:
-			sc.FailuresInRow = 0
-		}
+		sc.relist = sc.note(&decided[i]) || sc.relist
 	}
 	if len(decided) == 0 {
 		return
@@ -206,7 +201,8 @@ func (sc *stored) advance(cal *calendar.Calendar, decided []Fire) {
 }
 
 // skipMany decides many missed occurrences. Some may have claims of a process that crashed.
-func (s *Service) skipMany(ctx context.Context, sc *stored, many *Fire, now time.Time, d *decisions) error {
+func (s *Service) skipMany(ctx context.Context, sc *stored, cal *calendar.Calendar, many *Fire, now time.Time, d *decisions) error {
+	many.Count = countOccurrences(cal, many.From, many.ScheduledFor)
 	many.Outcome, many.Version, many.DecidedAt, many.Detail = Missed, sc.Version, now, "were not fired in time"
 	if err := s.settleClaims(ctx, sc, many.From, many.ScheduledFor, "was not fired in time", d); err != nil {
 		return err

@@ -25,6 +25,9 @@ const (
 	rowBackfill = "BACKFILL"
 )
 
+// partitionNames holds the names of all schedules, by tenant.
+const partitionNames = "names"
+
 // partitionEntries holds the entries of all schedules in the schedule of jobs.
 const partitionEntries = "cron"
 
@@ -50,12 +53,12 @@ type head struct {
 	TryingSince time.Time `column:"trying_since"`
 	Tries       int       `column:"tries"`
 	TryDetail   string    `column:"try_detail"`
-	// FailuresInRow counts the newest occurrences that were refused or missed.
-	FailuresInRow int       `column:"failures_in_row"`
-	Trimmed       time.Time `column:"trimmed"` // the history up to here is deleted
-	Operation     string    `column:"operation_id"`
-	CreatedAt     time.Time `column:"created_at"`
-	UpdatedAt     time.Time `column:"updated_at"`
+	Trimmed     time.Time `column:"trimmed"` // the history up to here is deleted
+	Operation   string    `column:"operation_id"`
+	CreatedAt   time.Time `column:"created_at"`
+	UpdatedAt   time.Time `column:"updated_at"`
+
+	losses
 }
 
 // version is the content of a VERSION row, next to the command.
@@ -99,6 +102,8 @@ type stored struct {
 	id  string
 	tag tablestore.ETag
 	def Definition // of the current version; not read of a deleted schedule
+	// relist says that the next commit has to write the row in the list of losses.
+	relist bool
 }
 
 func (s *Service) key(id string, parts ...string) tablestore.Key {
@@ -106,7 +111,13 @@ func (s *Service) key(id string, parts ...string) tablestore.Key {
 }
 
 func (s *Service) nameKey(tenantID, name string) tablestore.Key {
-	return tablestore.Key{Table: s.table, Partition: tablestore.Join("names", tenantID), Row: tablestore.Join(name)}
+	return tablestore.Key{Table: s.table, Partition: partitionNames, Row: tablestore.Join(tenantID, name)}
+}
+
+// namesOf selects the names of a tenant's schedules.
+func (s *Service) namesOf(tenantID string) tablestore.Query {
+	from := tablestore.Join(tenantID) + ":"
+	return tablestore.Query{Table: s.table, Partition: partitionNames, From: from, To: tablestore.PrefixEnd(from)}
 }
 
 // maxMillis is later than any occurrence, in Unix milliseconds.
@@ -167,6 +178,18 @@ func decodeEntry(row *tablestore.Row) (entry ledger.Entry, err error) {
 
 // load reads a schedule with its definition. It returns [ErrNotFound].
 func (s *Service) load(ctx context.Context, id string) (*stored, error) {
+	sc, err := s.loadHead(ctx, id)
+	if err != nil || sc.State == Deleted {
+		return sc, err
+	}
+	if sc.def, err = s.definition(ctx, id, sc.Version); err != nil {
+		return nil, fmt.Errorf("read schedule %s: %w", id, err)
+	}
+	return sc, nil
+}
+
+// loadHead reads a schedule without its definition. It returns [ErrNotFound].
+func (s *Service) loadHead(ctx context.Context, id string) (*stored, error) {
 	row, err := s.cfg.Store.Get(ctx, s.key(id, rowHead))
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, ErrNotFound
@@ -174,9 +197,6 @@ func (s *Service) load(ctx context.Context, id string) (*stored, error) {
 	sc := &stored{id: id, tag: row.ETag}
 	if err == nil {
 		err = headCodec.Decode(&row, &sc.head)
-	}
-	if err == nil && sc.State != Deleted {
-		sc.def, err = s.definition(ctx, id, sc.Version)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read schedule %s: %w", id, err)
@@ -256,6 +276,9 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 			Properties: entryCodec.Encode(&entryRow{Seq: sc.Seq}, nil),
 		}}}}
 	}
+	if sc.relist {
+		change.Pre = append(change.Pre, tablestore.Stage{{s.listLost(sc)}})
+	}
 	op := tablestore.Op{Verb: tablestore.Replace, Key: s.key(sc.id, rowHead), ETag: sc.tag, Properties: headCodec.Encode(&sc.head, nil)}
 	if sc.tag == "" {
 		op.Verb = tablestore.Insert
@@ -268,7 +291,7 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if err != nil {
 		return fmt.Errorf("change schedule %s: %w", sc.id, err)
 	}
-	sc.tag = applied.ETags[op.Key] // An entry that is left is deleted when it fires.
+	sc.tag, sc.relist = applied.ETags[op.Key], false // An entry that is left is deleted when it fires.
 	return nil
 }
 

@@ -153,7 +153,7 @@ func (s *Service) checkCount(ctx context.Context, tenantID string) error {
 		query tablestore.Query
 		most  int
 	}{
-		{tablestore.Query{Table: s.table, Partition: s.nameKey(tenantID, "").Partition}, MaxPerTenant},
+		{s.namesOf(tenantID), MaxPerTenant},
 		{tablestore.Query{Table: s.entries, Partition: partitionEntries}, MaxPerStore},
 	} {
 		rows, err := tablestore.ScanAll(ctx, s.cfg.Store, limit.query)
@@ -328,6 +328,7 @@ func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) 
 		// The history says that what was due since then was not fired.
 		many := Fire{
 			From: sc.Last.Add(time.Millisecond), ScheduledFor: now, Outcome: Missed, Version: sc.Version, DecidedAt: now,
+			Count:  countOccurrences(cal, sc.Last.Add(time.Millisecond), now),
 			Detail: "were not fired while the schedule was paused", Actor: change.Actor,
 		}
 		next, due := cal.Next(sc.Last)
@@ -367,6 +368,12 @@ func (s *Service) Delete(ctx context.Context, change Change) error {
 	if err != nil {
 		return err
 	}
+	if !sc.At.IsZero() { // It has lost occurrences, and may be listed.
+		_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.lostKey(change.TenantID, sc.id)}})
+		if err != nil {
+			return fmt.Errorf("shorten the list of losses: %w", err)
+		}
+	}
 	named, tag, err := s.named(ctx, change.TenantID, change.Name)
 	switch {
 	case errors.Is(err, ErrNotFound), err == nil && named.ID != sc.id:
@@ -403,9 +410,9 @@ func (s *Service) Get(ctx context.Context, tenantID, name string) (*Schedule, er
 // List returns one page of a tenant's schedules by name, after that name, and the name after which the next page
 // begins, empty at the end. state is one of them, or empty for all; a page may have fewer than limit then.
 func (s *Service) List(ctx context.Context, tenantID string, state State, after string, limit int) ([]Schedule, string, error) {
-	query := tablestore.Query{Table: s.table, Partition: s.nameKey(tenantID, "").Partition, Limit: limit}
-	if after != "" {
-		query.From = tablestore.Join(after) + "!" // No key has this character.
+	query := s.namesOf(tenantID)
+	if query.Limit = limit; after != "" {
+		query.From = tablestore.Join(tenantID, after) + "!" // No key has this character.
 	}
 	page, err := s.cfg.Store.Scan(ctx, query)
 	if err != nil {
@@ -418,9 +425,11 @@ func (s *Service) List(ctx context.Context, tenantID string, state State, after 
 		if err := nameCodec.Decode(&page.Rows[i], &named); err != nil {
 			return nil, "", err
 		}
-		if next, err = tablestore.Unescape(page.Rows[i].Key.Row); err != nil {
+		parts, err := tablestore.Split(page.Rows[i].Key.Row)
+		if err != nil {
 			return nil, "", fmt.Errorf("list the schedules: %w", err)
 		}
+		next = parts[len(parts)-1]
 		sc, err := s.load(ctx, named.ID)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return nil, "", err

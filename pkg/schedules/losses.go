@@ -1,0 +1,218 @@
+package schedules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/schedules/calendar"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	// partitionLost lists the schedules that lost an occurrence of late: one row for each, with what HEAD says of it. So
+	// that what needs attention is one scan, however many schedules there are and however long their histories.
+	partitionLost = "lost"
+	// lostHours is for how many hours losses are counted, the current one included.
+	lostHours = 24
+	// keepLost is how long a row stays in the list after the newest loss.
+	keepLost = (lostHours + 1) * time.Hour
+	// mostCounted bounds how many occurrences of one row of many missed ones are counted.
+	mostCounted = 10_000
+)
+
+// losses are the occurrences of a schedule that were missed or refused of late: columns of HEAD, and of the list of losses.
+type losses struct {
+	// Hours are those of the last day in which something was lost, oldest first, by when that was decided.
+	Hours []hourOfLosses `column:"lost_hours"`
+	// Since is the first, and Lost the newest, of those that were lost without one in between that was not.
+	Since   time.Time `column:"lost_since"`
+	Lost    time.Time `column:"lost_for"`
+	At      time.Time `column:"lost_at"` // when the newest was decided
+	Outcome Outcome   `column:"lost_outcome"`
+	Detail  string    `column:"lost_detail"`
+	// FailuresInRow counts the newest occurrences that were refused or missed.
+	FailuresInRow int `column:"failures_in_row"`
+}
+
+// hourOfLosses counts what was lost in one hour.
+type hourOfLosses struct {
+	Hour    int64 `json:"h"` // since 1970
+	Missed  int   `json:"m,omitempty"`
+	Refused int   `json:"r,omitempty"`
+}
+
+// lostRow is a row of the list of losses.
+type lostRow struct {
+	ID       string `column:"schedule_id"`
+	TenantID string `column:"tenant_id"`
+	Name     string `column:"name"`
+	losses
+}
+
+var lostCodec = tablestore.NewCodec[lostRow]()
+
+// note counts a decided occurrence. It reports whether the list of losses has to say something else.
+func (l *losses) note(fire *Fire) (changed bool) {
+	many := max(1, fire.Count)
+	hour := hourOfLosses{Hour: hourOf(fire.DecidedAt)}
+	switch fire.Outcome {
+	case Missed:
+		hour.Missed = many
+	case Refused:
+		hour.Refused = many
+	default:
+		changed = l.FailuresInRow > 0
+		l.FailuresInRow = 0
+		return changed
+	}
+	if l.FailuresInRow == 0 {
+		if l.Since = fire.ScheduledFor; !fire.From.IsZero() {
+			l.Since = fire.From
+		}
+	}
+	l.FailuresInRow += many
+	l.Lost, l.At, l.Outcome, l.Detail = fire.ScheduledFor, fire.DecidedAt, fire.Outcome, fire.Detail
+	if n := len(l.Hours); n > 0 && l.Hours[n-1].Hour >= hour.Hour { // The clock of another process may be ahead.
+		l.Hours[n-1].Missed += hour.Missed
+		l.Hours[n-1].Refused += hour.Refused
+		return true
+	}
+	l.Hours = slices.DeleteFunc(append(l.Hours, hour), func(old hourOfLosses) bool { return old.Hour <= hour.Hour-lostHours })
+	return true
+}
+
+func hourOf(at time.Time) int64 { return at.Unix() / 3600 }
+
+// countOccurrences returns how many occurrences are between two times, both included, at most [mostCounted].
+func countOccurrences(cal *calendar.Calendar, from, to time.Time) (n int) {
+	for at, ok := cal.Next(from.Add(-1)); ok && !at.After(to) && n < mostCounted; at, ok = cal.Next(at) {
+		n++
+	}
+	return n
+}
+
+func (s *Service) lostKey(tenantID, id string) tablestore.Key {
+	return tablestore.Key{Table: s.table, Partition: partitionLost, Row: tablestore.Join(tenantID, id)}
+}
+
+// listLost returns the write that puts the schedule into the list of losses.
+func (s *Service) listLost(sc *stored) tablestore.Op {
+	row := lostRow{ID: sc.id, TenantID: sc.TenantID, Name: sc.Name, losses: sc.losses}
+	return tablestore.Op{Verb: tablestore.Put, Key: s.lostKey(sc.TenantID, sc.id), Properties: lostCodec.Encode(&row, nil)}
+}
+
+// Losses are the occurrences of a schedule that were missed or refused in the last 24 hours, which are counted by the hour in
+// which that was decided.
+type Losses struct {
+	ScheduleID, TenantID, Name string
+
+	Missed, Refused int
+	// Since is the first, and LastFor the newest, of those that were lost without one in between that was not. LastAt is when
+	// the newest was decided, Outcome and Detail are what became of it.
+	Since, LastFor, LastAt time.Time
+	Outcome                Outcome
+	Detail                 string
+	// FailuresInRow counts the newest occurrences that were refused or missed: 0 if a later one was not.
+	FailuresInRow int
+}
+
+// Losses returns one page of the schedules that lost occurrences in the last 24 hours, of a tenant or, without one, of all. It is
+// the page after that token, and next is the token of the next one, empty at the end. It may have fewer than limit.
+func (s *Service) Losses(ctx context.Context, tenantID, after string, limit int) (found []Losses, next string, err error) {
+	query := tablestore.Query{Table: s.table, Partition: partitionLost, Limit: limit}
+	if tenantID != "" {
+		query.From = tablestore.Join(tenantID) + ":"
+		query.To = tablestore.PrefixEnd(query.From)
+	}
+	if after != "" {
+		query.From = max(query.From, after+"!") // No key has this character.
+	}
+	page, err := s.cfg.Store.Scan(ctx, query)
+	if err != nil {
+		return nil, "", fmt.Errorf("list the losses of schedules: %w", err)
+	}
+	oldest := hourOf(s.cfg.Now()) - lostHours
+	for i := range page.Rows {
+		var row lostRow
+		if err := lostCodec.Decode(&page.Rows[i], &row); err != nil {
+			return nil, "", err
+		}
+		one := Losses{
+			ScheduleID: row.ID, TenantID: row.TenantID, Name: row.Name, Since: row.Since, LastFor: row.Lost, LastAt: row.At,
+			Outcome: row.Outcome, Detail: row.Detail, FailuresInRow: row.FailuresInRow,
+		}
+		for _, hour := range row.Hours {
+			if hour.Hour > oldest {
+				one.Missed += hour.Missed
+				one.Refused += hour.Refused
+			}
+		}
+		if one.Missed+one.Refused > 0 {
+			found = append(found, one)
+		}
+		next = page.Rows[i].Key.Row
+	}
+	if page.Next == "" {
+		next = ""
+	}
+	return found, next, nil
+}
+
+// Count counts the schedules of all tenants by state: those of one page, after that token. next is the token of the next page,
+// empty at the end. At the end it also takes those out of the list of losses that lost nothing for a day.
+func (s *Service) Count(ctx context.Context, limit int, after string) (counts map[string]int, next string, err error) {
+	query := tablestore.Query{Table: s.table, Partition: partitionNames, Limit: limit}
+	if after != "" {
+		query.From = after + "!" // No key has this character.
+	}
+	page, err := s.cfg.Store.Scan(ctx, query)
+	if err != nil {
+		return nil, "", fmt.Errorf("count the schedules: %w", err)
+	}
+	counts = map[string]int{}
+	for i := range page.Rows {
+		var named nameRow
+		if err := nameCodec.Decode(&page.Rows[i], &named); err != nil {
+			return counts, "", err
+		}
+		sc, err := s.loadHead(ctx, named.ID)
+		switch {
+		case errors.Is(err, ErrNotFound): // Its create is under way, or was lost.
+		case err != nil:
+			return counts, "", err
+		case sc.State != Deleted:
+			counts[string(sc.State)]++
+		}
+		next = page.Rows[i].Key.Row
+	}
+	if page.Next != "" {
+		return counts, next, nil
+	}
+	return counts, "", s.trimLost(ctx)
+}
+
+// trimLost takes those out of the list of losses that lost nothing for a day.
+func (s *Service) trimLost(ctx context.Context) error {
+	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.table, Partition: partitionLost})
+	if err != nil {
+		return fmt.Errorf("read the list of losses: %w", err)
+	}
+	for i := range rows {
+		var row lostRow
+		if err := lostCodec.Decode(&rows[i], &row); err != nil {
+			return err
+		}
+		if s.cfg.Now().Sub(row.At) < keepLost {
+			continue
+		}
+		// A loss that was listed since has made another version.
+		_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: rows[i].Key, ETag: rows[i].ETag}})
+		if err != nil && !errors.Is(err, tablestore.ErrConflict) && !errors.Is(err, tablestore.ErrNotFound) {
+			return fmt.Errorf("shorten the list of losses: %w", err)
+		}
+	}
+	return nil
+}
