@@ -38,6 +38,7 @@ var virtually = map[string]struct {
 	shows string // in the metrics at the end, as a regular expression
 }{
 	"NormalHour": {
+		begin: func(s *situation) { s.schedule("last") },
 		lasts: time.Hour - lead, shows: `lucius_job_duration_seconds_count{outcome="succeeded",request_type="doc.ingest"} 1\d\d\n`,
 	},
 	"NothingToDo": {begin: func(s *situation) { s.idle = true }, shows: `lucius_jobs{state="in_progress"} 0\n`},
@@ -118,6 +119,20 @@ var virtually = map[string]struct {
 			})
 		},
 		lasts: 40 * time.Minute, shows: `lucius_line_blocked_seconds 2[34]\d\d`,
+	},
+	"MissedSchedule": {
+		begin: func(s *situation) {
+			s.schedule("none")
+			s.slowSchedules(100 * time.Second)
+		},
+		lasts: 40 * time.Minute, shows: `lucius_schedule_fires_total{outcome="missed"} \d\d?\n`,
+	},
+	"LateSchedule": {
+		begin: func(s *situation) {
+			s.schedule("all")
+			s.slowSchedules(100 * time.Second)
+		},
+		lasts: 40 * time.Minute, shows: `lucius_schedule_fires_total{outcome="missed"} 0\n`,
 	},
 	"StuckJob":      {begin: func(s *situation) { s.loseEntry(true) }, shows: "lucius_jobs_stuck 1\n"},
 	"RepairedJob":   {begin: func(s *situation) { s.loseEntry(false) }, shows: "lucius_reconciler_repaired_total 1\n"},
@@ -220,6 +235,24 @@ func (s *situation) beforeScans(prefix string, before func(context.Context) erro
 			return before(ctx)
 		}
 		return nil
+	}))
+}
+
+// schedule makes a schedule that is due every minute.
+func (s *situation) schedule(catchUp string) {
+	s.t.Helper()
+	s.want(s.t, http.StatusCreated, http.MethodPut, "/v1/schedules/tenant_a/minutely", `{"every":"1m","overlap":"allow",`+
+		`"catch_up":{"policy":"`+catchUp+`","window":"1h"},"command":{"request_type":"doc.ingest","schema_version":"1",`+
+		`"payload":{"language":"en"},"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"}}}`)
+}
+
+// slowSchedules delays each look for due schedules.
+func (s *situation) slowSchedules(delay time.Duration) {
+	s.store.scans.Store(new(func(ctx context.Context, query tablestore.Query) error {
+		if query.Table == "luciusschedule" && query.Partition == "cron" {
+			time.Sleep(delay)
+		}
+		return ctx.Err()
 	}))
 }
 

@@ -72,6 +72,8 @@ var situations = map[string][]string{
 	"StoreThatFails": {"LuciusLoopFailing"},
 	"BlockedLine":    {"LuciusLineBlocked"},
 	"ExpiredJobs":    {"LuciusJobsExpire"},
+	"MissedSchedule": {"LuciusScheduleLost"},
+	"LateSchedule":   {"LuciusScheduleLate"},
 	"StuckJob":       {"LuciusJobStuck"},
 	"RepairedJob":    {"LuciusDefectRepaired"},
 	"BadProtocol":    {"LuciusFilesRefused"},

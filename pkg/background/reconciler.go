@@ -25,6 +25,12 @@ type ReconcilerLedger interface {
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 }
 
+// ScheduleCounts counts the schedules.
+type ScheduleCounts interface {
+	// Count counts those of one page by state, and returns the token of the next page, empty at the end.
+	Count(ctx context.Context, limit int, after string) (states map[string]int, next string, err error)
+}
+
 // LiveCounts counts the live jobs of each round.
 type LiveCounts interface {
 	// Begin starts a round, and reports whether the round should be fast.
@@ -61,6 +67,8 @@ type ReconcilerConfig struct {
 	Rest time.Duration
 	// Counts counts the live jobs of each round. Optional.
 	Counts LiveCounts
+	// Schedules are counted at the end of each round. Optional.
+	Schedules ScheduleCounts
 	// Logger logs each finding. Optional.
 	Logger *slog.Logger
 }
@@ -79,6 +87,7 @@ type ReconcilerReport struct {
 	Stuck      []Stuck // jobs that could not be repaired, at most 1000
 	Checked    int     // slots of live jobs
 	Lines      LineCounts
+	Schedules  map[string]int // by state
 	RoundEnded time.Time
 
 	Repaired int // defects repaired since the process started
@@ -96,7 +105,7 @@ type LineCounts struct {
 // Reconciler walks the live jobs slowly, round after round, and checks that each can make
 // progress: it has a pending row, a deadline or a retry time with its schedule entry, a
 // directive in the pull queue with its ready hint, or a pause. At the end of each round it
-// walks the ready index, for hints whose commit never came, and counts the lines. Any number
+// walks the ready index, for hints whose commit never came, and counts the lines and the schedules. Any number
 // may run on one store.
 //
 // Every change of a job should keep this true, so in a healthy system nothing is repaired
@@ -104,7 +113,7 @@ type LineCounts struct {
 // counts what it can, and reports the rest to the operator.
 type Reconciler struct {
 	cfg ReconcilerConfig
-	// The next pass continues at from in the shard of live jobs or of lines, or at ready in the
+	// The next pass continues at from in the shard of live jobs or of lines, or in the schedules, or at ready in the
 	// ready index.
 	part  roundPart
 	shard int
@@ -124,6 +133,7 @@ const (
 	liveJobs roundPart = iota
 	readyIndex
 	lineList
+	scheduleList
 )
 
 // NewReconciler returns a reconciler. The error names the invalid field.
@@ -187,7 +197,7 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce checks one page of jobs or, at the end of a round, of the ready index or the lines;
+// RunOnce checks one page of jobs or, at the end of a round, of the ready index, the lines or the schedules;
 // in a fast round it checks several. It reports More until the round ends. The next pass repeats a
 // page that could not be read. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
@@ -205,6 +215,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	r.last.Repaired += repaired
 	if !pass.More {
 		r.last.Stuck, r.last.Checked, r.last.Lines = r.round.Stuck, r.round.Checked, r.round.Lines
+		r.last.Schedules = r.round.Schedules
 		r.last.RoundEnded = time.Now()
 		r.round = ReconcilerReport{}
 	}
@@ -221,6 +232,9 @@ func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, er
 		return r.checkReady(ctx)
 	case lineList:
 		pass, err = r.countLines(ctx)
+		return pass, 0, err
+	case scheduleList:
+		pass, err = r.countSchedules(ctx)
 		return pass, 0, err
 	default:
 		return r.checkJobs(ctx)
@@ -308,9 +322,34 @@ func (r *Reconciler) countLines(ctx context.Context) (Pass, error) {
 		}
 	}
 	if r.passed(next) {
+		if r.part = scheduleList; r.cfg.Schedules == nil {
+			r.part = liveJobs
+		}
+	}
+	return Pass{Done: len(views), More: r.part != liveJobs}, nil
+}
+
+// countSchedules counts one page of the schedules.
+func (r *Reconciler) countSchedules(ctx context.Context) (Pass, error) {
+	states, next, err := r.cfg.Schedules.Count(ctx, r.cfg.Page, r.from)
+	switch {
+	case errors.Is(err, tablestore.ErrUnavailable), ctx.Err() != nil:
+		return Pass{More: true}, err
+	case err != nil: // A row that cannot be read must not keep the jobs from the next round.
+		r.cfg.Logger.ErrorContext(ctx, "the other schedules are not counted", "error", err)
+	}
+	if r.round.Schedules == nil {
+		r.round.Schedules = map[string]int{}
+	}
+	done := 0
+	for state, n := range states {
+		r.round.Schedules[state] += n
+		done += n
+	}
+	if r.from = next; next == "" {
 		r.part = liveJobs
 	}
-	return Pass{Done: len(views), More: r.part == lineList}, nil
+	return Pass{Done: done, More: next != ""}, nil
 }
 
 // oldestPending returns the age of the oldest row that is due to be published. The age

@@ -3,6 +3,7 @@ package background_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,23 @@ type ward struct {
 	bad      error     // why the ready index cannot be read
 	lines    [2][]ledger.LineView
 	noLines  error // why the lines of the first shard cannot be read
+}
+
+// roll are schedules by page; a page whose number is broken cannot be read.
+type roll struct {
+	pages  []map[string]int
+	broken map[string]error
+}
+
+func (r *roll) Count(_ context.Context, _ int, after string) (map[string]int, string, error) {
+	n := len(after)
+	if err := r.broken[after]; err != nil {
+		return nil, "", err
+	}
+	if n+1 == len(r.pages) {
+		return r.pages[n], "", nil
+	}
+	return r.pages[n], after + "+", nil
 }
 
 func (w *ward) Shards() int { return 2 }
@@ -114,6 +132,42 @@ func TestReconciler_ReportsARound(t *testing.T) {
 	round(t, c)
 	if report = c.Report(); len(report.Stuck) != 0 || report.Checked != 0 || report.Repaired != 2 {
 		t.Errorf("after the repair: %+v", report)
+	}
+}
+
+// A round counts the schedules at its end, and ends even if a row of them cannot be read.
+func TestReconciler_CountsSchedules(t *testing.T) {
+	t.Parallel()
+	r := &roll{pages: []map[string]int{{"active": 2}, {"active": 1, "paused": 1}}, broken: map[string]error{}}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: &ward{}, Schedules: r})
+	for _, test := range []struct {
+		broken error // the second page
+		want   map[string]int
+	}{
+		{nil, map[string]int{"active": 3, "paused": 1}},
+		{errors.New("bad key"), map[string]int{"active": 2}},
+		{nil, map[string]int{"active": 3, "paused": 1}},
+	} {
+		r.broken["+"] = test.broken
+		round(t, c)
+		if got := c.Report().Schedules; !maps.Equal(got, test.want) {
+			t.Errorf("second page %v: %v, want %v", test.broken, got, test.want)
+		}
+	}
+	r.broken[""] = tablestore.ErrUnavailable
+	var err error
+	for range 10 {
+		if _, err = c.RunOnce(t.Context()); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("without the store: %v", err)
+	}
+	r.broken[""] = nil
+	round(t, c) // The page is repeated.
+	if got := c.Report().Schedules["active"]; got != 3 {
+		t.Errorf("%d are active after the outage, want 3", got)
 	}
 }
 

@@ -87,9 +87,10 @@ func (d *decisions) add(fire *Fire, op *tablestore.Op) {
 
 // observe tells of what was decided, once HEAD counts it as decided: so each occurrence is told of once, by the process that
 // committed HEAD, although others may have decided it before and lost HEAD.
-func (s *Service) observe(d *decisions) {
+func (s *Service) observe(sc *stored, d *decisions) {
 	for i := range d.fires {
-		s.cfg.Observe(&d.fires[i])
+		fire := &d.fires[i]
+		s.cfg.Observe(fire, max(0, fire.Late()-calendar.Jitter(sc.id, fire.ScheduledFor, sc.def.Jitter)))
 	}
 }
 
@@ -128,11 +129,11 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 	}
 	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
 		if s.landed(ctx, sc, err) { // The next pass or try of a change reads HEAD again.
-			s.observe(&d)
+			s.observe(sc, &d)
 		}
 		return errors.Join(err, s.markAlone(ctx, &d, err))
 	}
-	s.observe(&d)
+	s.observe(sc, &d)
 	if trim {
 		return s.trim(ctx, sc)
 	}

@@ -104,7 +104,7 @@ type told struct {
 	times map[time.Time]int
 }
 
-func (t *told) observe(fire *schedules.Fire) {
+func (t *told) observe(fire *schedules.Fire, _ time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.times[fire.ScheduledFor]++

@@ -37,8 +37,9 @@ type Config struct {
 	Entropy io.Reader
 	// Now returns the time, in milliseconds. Optional. Defaults to the clock of the host.
 	Now func() time.Time
-	// Observe is told of each decided occurrence. It must not block. Optional.
-	Observe func(fire *Fire)
+	// Observe is told of each decided occurrence, and how long after its time, jitter included, that was. It must not block.
+	// Optional.
+	Observe func(fire *Fire, late time.Duration)
 }
 
 // Service keeps the schedules and fires them. It is safe for concurrent use, by any number of processes on one store.
@@ -62,7 +63,7 @@ func New(cfg Config) (*Service, error) {
 		cfg.Now = tablestore.Now
 	}
 	if cfg.Observe == nil {
-		cfg.Observe = func(*Fire) {}
+		cfg.Observe = func(*Fire, time.Duration) {}
 	}
 	return &Service{cfg: cfg, table: tables.Cron, entries: tables.Schedule}, nil
 }
@@ -302,7 +303,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 	if err != nil {
 		return nil, err
 	}
-	s.observe(&ahead)
+	s.observe(sc, &ahead)
 	return sc.view(), nil
 }
 

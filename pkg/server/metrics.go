@@ -74,7 +74,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.occurrences = m.Counter("lucius_schedule_fires_total", "Occurrences of schedules, by what became of them.", "outcome")
 	metrics.Create(m.occurrences, metrics.Names(schedules.Fired, schedules.Skipped, schedules.Refused, schedules.Missed))
 	m.occurrencesLate = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "lucius_schedule_late_seconds", Help: "Time from an occurrence of a schedule until its job was accepted.",
+		Name:    "lucius_schedule_late_seconds",
+		Help:    "Time from an occurrence of a schedule, its jitter included, until its job was accepted.",
 		Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600},
 	})
 	m.MustRegister(m.occurrencesLate)
@@ -134,11 +135,11 @@ func (m *meters) observeDates(pass background.SweeperPass) {
 	m.sweepFailures.Add(float64(pass.Failed))
 }
 
-// observeOccurrence counts an occurrence of a schedule. Many missed ones in one row count as one.
-func (m *meters) observeOccurrence(fire *schedules.Fire) {
-	m.occurrences.WithLabelValues(string(fire.Outcome)).Inc()
+// observeOccurrence counts an occurrence of a schedule, or many missed ones.
+func (m *meters) observeOccurrence(fire *schedules.Fire, late time.Duration) {
+	m.occurrences.WithLabelValues(string(fire.Outcome)).Add(float64(max(1, fire.Count)))
 	if fire.Outcome == schedules.Fired {
-		m.occurrencesLate.Observe(fire.Late().Seconds())
+		m.occurrencesLate.Observe(late.Seconds())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/schedules"
 )
 
 // watch registers the metrics that are read from the server's parts.
@@ -85,6 +86,10 @@ func (m *meters) watchUpkeep(s *Server) {
 	m.GaugeOf(prometheus.Labels{"state": "moving"}, name, help, func() float64 { return float64(lines().Moving) })
 	m.Gauge("lucius_line_blocked_seconds", "Time for which the line has been blocked that is blocked for the longest time, or 0.",
 		func() float64 { return secondsSince(lines().BlockedSince) })
+	for _, state := range []schedules.State{schedules.Active, schedules.Paused, schedules.Completed} {
+		m.GaugeOf(prometheus.Labels{"state": string(state)}, "lucius_schedules", "Schedules, by state.",
+			func() float64 { return float64(s.uses.Reconciler.Report().Schedules[string(state)]) })
+	}
 	m.Count("lucius_reconciler_repaired_total", "Defects that the reconciler and timers have repaired.",
 		func() float64 {
 			return float64(s.uses.Reconciler.Report().Repaired) + float64(s.uses.Ledger.Restored())

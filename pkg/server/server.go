@@ -281,7 +281,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 		return err
 	}
 	s.uses.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{
-		Ledger: s.uses.Ledger, Counts: s.uses.Counts, Logger: s.log,
+		Ledger: s.uses.Ledger, Counts: s.uses.Counts, Schedules: s.uses.Schedules, Logger: s.log,
 	})
 	return err
 }
