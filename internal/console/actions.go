@@ -56,6 +56,8 @@ func (r *request) MayDo(target string) bool {
 		} else {
 			some = true // The form asks for the scope.
 		}
+	case strings.HasPrefix(name, "schedule-"):
+		tenant = scheduleIn(query.Get("schedule")).Tenant
 	case !strings.HasPrefix(name, "inbox"):
 		// The link to one object does not name its tenant.
 		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "line", "ticked"}, query.Has)
@@ -189,6 +191,9 @@ func actions() map[string]*action {
 		"operation-cancel": {prepare: cancelOperation},
 		"outbox-retry":     {prepare: retryOutbox},
 		"retry":            {prepare: retryJobs, many: true},
+		"schedule-pause":   {prepare: pauseSchedule, role: api.GrantRoleSubmit},
+		"schedule-resume":  {prepare: resumeSchedule, role: api.GrantRoleSubmit},
+		"schedule-run":     {prepare: runSchedule, role: api.GrantRoleSubmit},
 		"webhook-replay":   {prepare: replayWebhook},
 		"work-requeue":     {prepare: requeueWork},
 		"work-stall":       {prepare: stallWork},
@@ -208,7 +213,7 @@ type actionForm struct {
 // plan returns what would be done, if the user may do it. It refuses an id that the command line
 // would take for a flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
-	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding", "line", "limit"} {
+	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding", "line", "limit", "schedule"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
 		}

@@ -141,7 +141,7 @@ func stuckJobs(r *request, overview *api.Overview) ([]api.StuckJob, error) {
 	return list.Stuck, err
 }
 
-// lookAt reads what failed and what is blocked for a tenant, empty for all of them.
+// lookAt reads what failed, what is blocked and what schedules lost for a tenant, empty for all of them.
 func (s *situation) lookAt(r *request, tenant string) error {
 	age := r.unlessAsked(rememberStored)
 	failed, err := recall(r, "failures of "+tenant, age, func() (api.FailureList, error) {
@@ -163,6 +163,12 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	if err != nil {
 		return err
 	}
+	lost, err := recall(r, "losses of "+tenant, age, func() (api.ScheduleLossPage, error) {
+		return call[api.ScheduleLossPage](r.api.ListLosses(r.Context(), diagnosis.LostOccurrences(tenant)))
+	})
+	if err != nil {
+		return err
+	}
 	var held api.JobPage
 	if s.Overview == nil && tenant != "" {
 		held, err = recall(r, "held jobs of "+tenant, age, func() (api.JobPage, error) {
@@ -170,7 +176,7 @@ func (s *situation) lookAt(r *request, tenant string) error {
 		})
 	}
 	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{
-		Tenant: tenant, Failures: failed, Webhooks: hooks, Held: held, Blocked: blocked,
+		Tenant: tenant, Failures: failed, Webhooks: hooks, Held: held, Blocked: blocked, Lost: lost,
 	})
 	return err
 }

@@ -72,6 +72,18 @@ func TestAttention_CountsBlockedLines(t *testing.T) {
 		`href="/ui/lines/l1">Show the line<`)
 }
 
+// A schedule that missed something is named, with a link to its page.
+func TestAttention_NamesSchedulesThatMissedSomething(t *testing.T) {
+	t.Parallel()
+	answers := quiet()
+	answers["GET /v1/schedules:lost"] = lostNightly()
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/")
+	has(t, page, `id="finding-schedule:tenant_a/nightly" class="card finding bad`, "<b>Schedule nightly</b> missed 2 occurrences within a day",
+		`href="/ui/schedules/tenant_a/nightly">Show the schedule`)
+	hasNot(t, page, hostile)
+}
+
 func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())

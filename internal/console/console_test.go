@@ -114,6 +114,7 @@ var ofEveryPage = map[string]bool{
 	"GET /v1/admin/overview?minutes=60": true, "GET /v1/admin/services?minutes=60": true,
 	"GET /v1/admin/limits": true, "GET /v1/admin/pauses": true, "GET /v1/admin/marks": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
 	"GET /v1/admin/failures?tenant_id=tenant_a": true, "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=100": true,
+	"GET /v1/schedules:lost?limit=100": true, "GET /v1/schedules:lost?tenant_id=tenant_a&limit=100": true,
 	"GET /v1/lines?state=blocked&limit=100": true, "GET /v1/lines?tenant_id=tenant_a&state=blocked&limit=100": true,
 }
 
@@ -216,6 +217,7 @@ func quiet() map[string]any {
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/jobs":           api.JobPage{},
 		"GET /v1/lines":          api.LinePage{},
+		"GET /v1/schedules:lost": api.ScheduleLossPage{},
 		"GET /v1/admin/pauses":   api.PauseList{},
 		"GET /v1/admin/workers":  api.WorkerList{Bus: api.BusQueue},
 		"GET /v1/admin/marks":    api.MarkList{},

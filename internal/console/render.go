@@ -52,11 +52,15 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
 		"ago":      func(at api.Time) template.HTML { return said(now(), diagnosis.Ago, at.Time) },
 		"clocks":   diagnosis.ClockChange,
-		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
-		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
-		"in":       func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },
-		"limitof":  func(service string) string { return api.LimitScope{Service: service}.ID() },
-		"num":      diagnosis.Number, "counted": diagnosis.Counted, "pct": diagnosis.Percent,
+		"fired":    fireClass,
+		"scheduleat": func(tenant, name string) string {
+			return "schedules/" + url.PathEscape(tenant) + "/" + url.PathEscape(name)
+		},
+		"clock":   func(at api.Time) template.HTML { return clock(now(), at.Time) },
+		"until":   func(at api.Time) template.HTML { return until(now(), at.Time) },
+		"in":      func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },
+		"limitof": func(service string) string { return api.LimitScope{Service: service}.ID() },
+		"num":     diagnosis.Number, "counted": diagnosis.Counted, "pct": diagnosis.Percent,
 		"dur":   func(s float64) string { return diagnosis.Duration(diagnosis.Seconds(s)) },
 		"code":  func(text string) string { return diagnosis.Brief(text, diagnosis.BriefCode) },
 		"short": diagnosis.ShortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "spark": sparklineOf,
@@ -202,6 +206,13 @@ func stateClass(state any) string {
 	default:
 		return "idle"
 	}
+}
+
+// fireClass returns the style of what became of an occurrence.
+func fireClass(outcome api.FireOutcome) string {
+	var cell calendarCell
+	count(&cell, outcome)
+	return cell.Class()
 }
 
 // outcomeClass returns the style of a worker's attempt.

@@ -39,6 +39,7 @@ func everything() map[string]any {
 		"GET /v1/lines":             api.LinePage{Lines: []api.Line{blockedLine()}}, "GET /v1/lines/l1": blockedLine(),
 		"GET /v1/lines/l1/jobs":              api.LineJobPage{Jobs: []api.Job{failed, paused}},
 		"GET /v1/schedules":                  api.SchedulePage{Schedules: []api.Schedule{nightly()}},
+		"GET /v1/schedules:lost":             lostNightly(),
 		"GET /v1/schedules/tenant_a/nightly": nightly(), "GET /v1/schedules/tenant_a/nightly/fires": history(),
 	})
 	for request, answer := range answersOf(paused) {
@@ -85,7 +86,7 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 			t.Errorf("%q offers a reader %.60s", page, found)
 		}
 	}
-	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "limits", "webhooks", "lines/l1"} {
+	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "limits", "webhooks", "lines/l1", "schedules/tenant_a/nightly"} {
 		if len(offers("good", page)) == 0 {
 			t.Errorf("%q offers an operator nothing", page)
 		}
@@ -140,6 +141,9 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 		"dispatch-pause?tenant=tenant_b": 403, "dispatch-pause?kind=tenant&name=tenant_b": 403, "dispatch-pause?service=ocr": 403,
 		"dispatch-resume?pause=tenant:tenant_a": 200, "dispatch-resume?pause=service:ocr": 403, "dispatch-resume": 403,
 		"inbox-retry?command=c": 403, "line-release?line=l1&job=j1": 200, "line-cancel?line=l1": 200,
+		"schedule-run?schedule=tenant_a/nightly": 200, "schedule-pause?schedule=tenant_a/nightly": 200, "schedule-resume?schedule=tenant_b/nightly": 403,
+		"schedule-run?schedule=tenant_b/nightly": 403, "schedule-run?schedule=tenant_b/x&tenant_id=tenant_a": 403, "schedule-run?schedule=nightly": 403,
+		"schedule-run?schedule=-all/nightly": 400, "schedule-run": 403,
 		"line-release?line=l2&job=j1": 403, "line-cancel?line=l2&tenant_id=tenant_a": 403, "line-cancel?line=missing": 404,
 	} {
 		if got := status("bound", target); got != want {
