@@ -44,7 +44,7 @@ func (s *situation) waterfallOf(p *api.Protocol, inDay bool) (w waterfall) {
 			continue
 		}
 		kinds[i] = s.Services[j]
-		wait, run := timesOf(&kinds[i], inDay)
+		wait, run := durationsOf(&kinds[i], inDay)
 		end = max(end, total+wait.P95, total+wait.P50+run.P95)
 		total += wait.P50 + run.P50
 	}
@@ -55,7 +55,7 @@ func (s *situation) waterfallOf(p *api.Protocol, inDay bool) (w waterfall) {
 	begin := 0.0
 	for i := range kinds {
 		of := &kinds[i]
-		wait, run := timesOf(of, inDay)
+		wait, run := durationsOf(of, inDay)
 		row := waterfallRow{StepID: p.Steps[i].StepID, URL: pathOf("services", p.Steps[i].Service), Backlog: backlogOf(of)}
 		row.Waits, row.Wait = percentilesIn(wait, begin, scale)
 		row.Runs, row.Run = percentilesIn(run, begin+wait.P50, scale)
@@ -68,8 +68,8 @@ func (s *situation) waterfallOf(p *api.Protocol, inDay bool) (w waterfall) {
 	return w
 }
 
-// timesOf returns how long attempts of the service waited and ran, in the last day or else in the last hour.
-func timesOf(of *api.Service, inDay bool) (waited, ran *api.Percentiles) {
+// durationsOf returns how long attempts of the service waited and ran, in the last day or else in the last hour.
+func durationsOf(of *api.Service, inDay bool) (waited, ran *api.Percentiles) {
 	if inDay {
 		return &of.QueueWaitSecondsInDay, &of.DurationSecondsInDay
 	}

@@ -60,7 +60,7 @@ func (h *house) removeProtocols() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.protocols.Replace(registry)
+	h.protocol.Replace(registry)
 }
 
 // counts counts the schedules by state, page by page.

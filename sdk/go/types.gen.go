@@ -2704,7 +2704,7 @@ type ScheduleFire struct {
 	// Example: line_busy
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Count How many occurrences these are; absent for one.
+	// Count How many occurrences these are, counted up to 10,000; absent for one.
 	//
 	// Example: 60
 	Count int `json:"count,omitempty,omitzero"`

@@ -854,6 +854,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/schedules:lost": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what schedules missed
+         * @description The schedules of which occurrences were missed or refused in the last 24 hours, with how many, since
+         *     when, and why the newest. A page may have fewer schedules than requested, or none, and still have a
+         *     next page: continue until there is no `next_page_token`.
+         */
+        get: operations["listLosses"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/schedules": {
         parameters: {
             query?: never;
@@ -5637,10 +5659,80 @@ export interface components {
              */
             from?: string;
             /**
-             * @description How many occurrences these are; absent for one.
+             * @description How many occurrences these are, counted up to 10,000; absent for one.
              * @example 60
              */
             count?: number;
+        };
+        /**
+         * @description What was missed or refused of a schedule in the last 24 hours, counted by the hour in which that was
+         *     decided.
+         */
+        ScheduleLosses: {
+            /**
+             * @description The id of the schedule.
+             * @example 0b9d6f0a5c1e4f7d8a2b3c4d5e6f7081
+             */
+            schedule_id: string;
+            /**
+             * @description The tenant.
+             * @example tenant_a
+             */
+            tenant_id: string;
+            /**
+             * @description The name of the schedule.
+             * @example nightly-index
+             */
+            name: string;
+            /**
+             * @description How many occurrences were missed.
+             * @example 2
+             */
+            missed: number;
+            /**
+             * @description How many occurrences were refused.
+             * @example 1
+             */
+            refused: number;
+            /**
+             * @description How many of the newest occurrences were refused or missed; 0 if a later one was not.
+             * @example 3
+             */
+            failures_in_row: number;
+            /**
+             * Format: date-time
+             * @description The first of the newest occurrences that were refused or missed in a row.
+             * @example 2026-01-26T01:30:00.000Z
+             */
+            since: string;
+            /**
+             * Format: date-time
+             * @description The newest occurrence that was refused or missed.
+             * @example 2026-01-28T01:30:00.000Z
+             */
+            last_for: string;
+            /**
+             * Format: date-time
+             * @description When that was decided.
+             * @example 2026-01-28T01:30:01.000Z
+             */
+            last_at: string;
+            outcome: components["schemas"]["FireOutcome"];
+            /**
+             * @description Why the newest was refused or missed.
+             * @example was not fired in time
+             */
+            detail?: string;
+        };
+        /** @description One page of the schedules of which occurrences were missed or refused. */
+        ScheduleLossPage: {
+            /** @description The schedules, by tenant. */
+            schedules: components["schemas"]["ScheduleLosses"][];
+            /**
+             * @description For the next page; absent at the end.
+             * @example AAAB
+             */
+            next_page_token?: string;
         };
         /** @description One page of the history of a schedule. */
         ScheduleFirePage: {
@@ -8883,6 +8975,50 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listLosses: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only schedules of this tenant.
+                 * @example tenant_a
+                 */
+                tenant_id?: string;
+                /**
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of schedules. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleLossPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
