@@ -1,6 +1,7 @@
 """The conformance client: sdk/conformance/README.md says what it does."""
 
 import threading
+import time
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -236,6 +237,42 @@ def lines(client):
         assert error.code in ("not_blocking", "line_not_found"), error
 
 
+def schedules(client):
+    # 13
+    name = (TENANT, "hourly")
+    made = client.put_schedule(*name, every="1h", time_zone="Europe/Berlin", overlap="allow", command={
+        "request_type": "sdk.conform", "schema_version": "1", "payload": {"do": "succeed", "n": "${scheduled_for}"},
+        "input_ref": {"uri": "conformance://in"}, "output_ref": {"uri": "conformance://out"}})
+    assert (made.state, len(made.next)) == ("active", 10), made
+    first, second = client.preview_schedule(every="1h", time_zone="Europe/Berlin", count=2)
+    assert second.at - first.at == timedelta(hours=1), (first, second)
+    assert client.pause_schedule(*name, "to see").state == "paused"
+    assert [one.schedule_id for one in client.schedules(TENANT, state="paused", page_size=1)] == [made.schedule_id]
+    assert len(client.resume_schedule(*name).next) == 10
+
+    run = client.run_schedule(*name, "by hand")
+    assert run.outcome == "fired" and client.run_schedule(*name, "by hand").job_id == run.job_id, run
+    assert client.wait(run.job_id, timeout=60).succeeded
+    assert run.job_id in [fire.job_id for fire in client.schedule_fires(*name)]
+
+    begun = client.backfill_schedule(*name, from_=datetime.now() - timedelta(hours=3), reason="they were missed")
+    assert begun.total >= 3, begun
+    for _ in range(600):
+        backfill, = client.schedule_backfills(*name)
+        if backfill.ended:
+            break
+        time.sleep(0.1)
+    assert (backfill.backfill_id, backfill.state, backfill.fired) == (begun.backfill_id, "done", begun.total), backfill
+    assert client.cancel_backfill(*name, begun.backfill_id, "too late").state == "done"
+
+    client.delete_schedule(*name)
+    try:
+        client.schedule(*name)
+        raise AssertionError("the deleted schedule was found")
+    except NotFoundError as error:
+        assert error.code == "schedule_not_found", error
+
+
 if __name__ == "__main__":
     working = threading.Thread(target=worker.run)
     working.start()
@@ -246,6 +283,7 @@ if __name__ == "__main__":
             dates(client)
             order(client)
             lines(client)
+            schedules(client)
     finally:
         worker.stop()
         working.join()

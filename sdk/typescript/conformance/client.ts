@@ -245,6 +245,45 @@ async function lines(): Promise<void> {
     error instanceof ProblemError && ["not_blocking", "line_not_found"].includes(error.code));
 }
 
+async function schedules(): Promise<void> {
+  // 13
+  const name = [tenant, "hourly"] as const;
+  const made = await client.putSchedule(...name, {
+    every: "1h", time_zone: "Europe/Berlin", overlap: "allow",
+    command: {
+      request_type: "sdk.conform", schema_version: "1", payload: { do: "succeed", n: "${scheduled_for}" },
+      input_ref: { uri: "conformance://in" }, output_ref: { uri: "conformance://out" },
+    },
+  });
+  assert.deepEqual([made.state, made.next?.length], ["active", 10]);
+  const [first, second] = await client.previewSchedule({ every: "1h", time_zone: "Europe/Berlin", count: 2 });
+  assert.equal(Date.parse(second!.at) - Date.parse(first!.at), 3_600_000);
+  assert.equal((await client.pauseSchedule(...name, "to see")).state, "paused");
+  const paused = await all(client.schedules(tenant, { state: "paused", pageSize: 1 }));
+  assert.deepEqual(paused.map((one) => one.schedule_id), [made.schedule_id]);
+  assert.equal((await client.resumeSchedule(...name)).next?.length, 10);
+
+  const run = await client.runSchedule(...name, "by hand");
+  assert.equal(run.outcome, "fired");
+  assert.equal((await client.runSchedule(...name, "by hand")).jobId, run.jobId);
+  assert.equal((await client.wait(run.jobId!, { timeout: 60 })).state, "SUCCEEDED");
+  assert.ok((await all(client.scheduleFires(...name))).some((fire) => fire.jobId === run.jobId));
+
+  const from = new Date(Date.now() - 3 * 3_600_000);
+  const begun = await client.backfillSchedule(...name, { from, reason: "they were missed" });
+  assert.ok(begun.total >= 3, JSON.stringify(begun));
+  let [backfill] = await client.scheduleBackfills(...name);
+  for (let n = 0; n < 600 && backfill?.state === "running"; n++) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    [backfill] = await client.scheduleBackfills(...name);
+  }
+  assert.deepEqual([backfill?.backfill_id, backfill?.state, backfill?.fired], [begun.backfill_id, "done", begun.total]);
+  assert.equal((await client.cancelBackfill(...name, begun.backfill_id, "too late")).state, "done");
+
+  await client.deleteSchedule(...name);
+  await assert.rejects(client.schedule(...name), (error) => error instanceof ProblemError && error.code === "schedule_not_found");
+}
+
 const working = worker.run();
 try {
   await story();
@@ -252,6 +291,7 @@ try {
   await dates();
   await order();
   await lines();
+  await schedules();
 } finally {
   worker.stop();
   await working;

@@ -61,6 +61,9 @@ func tell(ctx context.Context) error {
 	if err == nil {
 		err = s.lines(telling)
 	}
+	if err == nil {
+		err = s.schedules(telling)
+	}
 	stop()
 	return errors.Join(err, <-worked)
 }
