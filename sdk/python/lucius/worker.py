@@ -181,7 +181,8 @@ class Worker:
         claimer = threading.Thread(target=self._claim_until_stopped, name="claims", daemon=True)
         claimer.start()
         try:
-            while not self._stopping.interrupted.wait(3600):
+            # A signal that another thread gets does not end the wait, and its handler runs after it.
+            while not self._stopping.interrupted.wait(1):
                 pass
             claimer.join()
             self._drain()
