@@ -36,7 +36,7 @@
 #define NO_SETTLE        5   /* an edit does not decide what is due */
 #define NO_TOMBSTONE     6   /* an outcome replaces a claim whose accept may still commit */
 #define PURGE_FREES      7   /* a purge deletes the claim */
-#define OTHERS_FREE      8   /* an abandoned accept deletes the claim */
+#define OTHERS_FREE      8   /* the entry of an accept whose job is gone deletes the claim that names the job */
 
 #define N 2                  /* occurrences */
 #define IDS 6                /* job ids */
@@ -255,14 +255,16 @@ done:
 	skip
 }
 
-/* Time, the commit that is late, the entry of an accept that was lost, and the purge. */
+/* Time, the commit that is late, the purge, and the entry of an accept: it makes a lost one impossible. */
 active proctype world() {
-	byte n, o;
+	byte n;
+end:	/* Replicas may have run out of ids. */
 	do
 	:: atomic { now < N -> now++ }
 	:: atomic { lateJob != 0 -> commitJob(lateJob, lateOf); lateJob = 0; lateOf = 0 }
-	:: atomic { MUTANT == OTHERS_FREE && now > 0 && row[0].outcome == claimed && job[row[0].id] == absent ->
-		job[row[0].id] = tomb; row[0].outcome = none; row[0].id = 0; row[0].version++ }
+	:: atomic { row[0].outcome == claimed && job[row[0].id] == absent -> job[row[0].id] = tomb }
+	:: atomic { MUTANT == OTHERS_FREE && row[0].id != 0 && job[row[0].id] == tomb ->
+		row[0].outcome = none; row[0].id = 0; row[0].purged = false; row[0].version++ }
 	:: atomic { purges > 0 && row[0].id != 0 && job[row[0].id] == there ->   /* the mark and the tombstone */
 		purges--; n = row[0].id;
 		if
