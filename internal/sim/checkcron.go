@@ -23,6 +23,8 @@ func (c *checker) checkCron(id string, writes []write) {
 		switch w.kind {
 		case "FIRE", "RUN":
 			c.checkFire(id, w)
+		case "BACKFILL":
+			c.checkBackfill(id, w)
 		case "HEAD":
 			c.checkCronHead(id, w)
 		}
@@ -41,8 +43,7 @@ func (c *checker) checkFire(id string, w *write) {
 		return
 	}
 	was, now := w.old.Get("outcome").String(), row.Get("outcome").String()
-	backfilled := now == "claimed" && was != "fired" && row.Get("backfill_id").String() != ""
-	if w.was && was != "claimed" && was != now && !backfilled {
+	if w.was && was != "claimed" && was != now && (now != "claimed" || was == "fired" || !c.backfilled(id, w)) {
 		c.violate("schedules", "S2: occurrence %s of schedule %s was %s and became %s", at, id, was, now)
 	}
 	if w.was && w.old.Get("job_purged").Bool() && w.old.Get("job_id") != row.Get("job_id") {
@@ -58,6 +59,28 @@ func (c *checker) checkFire(id string, w *write) {
 			c.violate("schedules", "S2: occurrence %s of schedule %s is fired with job %s, and has the job %q",
 				at, id, row.Get("job_id").String(), job)
 		}
+	}
+}
+
+// backfilled reports whether a backfill may give the occurrence a job though it had none: what it has decided itself is final.
+func (c *checker) backfilled(id string, w *write) bool {
+	fire := w.op.Properties
+	by, at := fire.Get("backfill_id").String(), fire.Get("scheduled_for").Time()
+	row := c.rows[cronKey(id, "BACKFILL", by)]
+	return row != nil && !row.Get("repeat").Bool() && w.old.Get("backfill_id").String() != by &&
+		!at.Before(row.Get("from").Time()) && !at.After(row.Get("to").Time())
+}
+
+// checkBackfill checks that an entry leads to a backfill that has not ended.
+func (c *checker) checkBackfill(id string, w *write) {
+	row := w.op.Properties
+	if w.gone() || row.Get("done").Bool() {
+		return
+	}
+	entry := tablestore.Key{Table: tableSchedule, Partition: "cron", Row: tablestore.Join(
+		tablestore.Pad(row.Get("due").Time().UnixMilli(), 13), id, "b-"+row.Get("id").String())}
+	if c.rows[entry] == nil {
+		c.violate("schedules", "S4: the entry of a backfill of schedule %s, %s, is missing", id, entry.Row)
 	}
 }
 

@@ -352,7 +352,7 @@ func (a *acceptance) readRecord(ctx context.Context) (idempotencyRecord, tablest
 
 // replay returns the job of an existing record, or nil if the command must be accepted.
 func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
-	c, _, err := a.readRecord(ctx)
+	c, row, err := a.readRecord(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, nil
 	}
@@ -369,7 +369,7 @@ func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 	case !a.same(&c):
 		return nil, ErrIdempotencyMismatch
 	case missing || s.head.Tombstone:
-		return nil, a.settled(&c)
+		return nil, a.settled(&c, &row)
 	}
 	return &Accepted{Job: s.agg.Job, Replayed: true}, nil
 }
@@ -399,7 +399,7 @@ func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, erro
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	if err := a.settled(&c); err != nil {
+	if err := a.settled(&c, &row); err != nil {
 		return nil, errors.Join(a.freeOwnSlot(ctx), err)
 	}
 	return nil, a.rollForward(ctx, &c, &row, err == nil || c.JobID == "")

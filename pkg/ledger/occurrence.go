@@ -18,8 +18,8 @@ type OccurrenceClaim struct {
 	Row string
 	// Columns are what the row holds besides what the ledger writes: job_id, outcome, job_purged, created_at.
 	Columns tablestore.Properties
-	// Replaces reports whether the accept may replace an outcome that has no job. Optional. It is none by default.
-	Replaces func(outcome string) bool
+	// Replaces reports whether the accept may replace an outcome that has no job, whose row is given. Optional. It is none by default.
+	Replaces func(row tablestore.Properties) bool
 }
 
 // ClaimOpen is the outcome of a claim of which an accept may be under way.
@@ -41,12 +41,12 @@ func (a *acceptance) same(c *idempotencyRecord) bool {
 }
 
 // settled returns [ErrClaimSettled] if the claim, whose job does not exist, may not be taken over.
-func (a *acceptance) settled(c *idempotencyRecord) error {
+func (a *acceptance) settled(c *idempotencyRecord, row *tablestore.Row) error {
 	claim := a.cmd.Claim
 	switch {
 	case claim == nil || c.Outcome == ClaimOpen && !c.JobPurged:
 		return nil
-	case !c.JobPurged && c.JobID == "" && claim.Replaces != nil && claim.Replaces(c.Outcome):
+	case !c.JobPurged && c.JobID == "" && claim.Replaces != nil && claim.Replaces(row.Properties):
 		return nil
 	}
 	return ErrClaimSettled

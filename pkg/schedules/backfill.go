@@ -398,8 +398,10 @@ func (b *Backfill) row(at time.Time) string {
 // refire fires an occurrence of the past, unless it has a job.
 func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, at, now time.Time) (Fire, error) {
 	fire := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID}
-	done, op, err := s.submit(ctx, sc, b.row(at), &fire, func(outcome string) bool {
-		return slices.Contains([]Outcome{Missed, Skipped, Refused}, Outcome(outcome))
+	// What the backfill has decided is final: another process may have ended it, and decided the claim of this one, if it is slow.
+	done, op, err := s.submit(ctx, sc, b.row(at), &fire, func(row tablestore.Properties) bool {
+		outcome := Outcome(row.Get("outcome").String())
+		return row.Get("backfill_id").String() != b.ID && slices.Contains([]Outcome{Missed, Skipped, Refused}, outcome)
 	})
 	if err != nil {
 		return fire, err

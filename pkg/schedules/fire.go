@@ -252,7 +252,7 @@ func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Tim
 
 // submit accepts the command of an occurrence under that claim. A refusal that does not pass becomes the outcome.
 func (s *Service) submit(
-	ctx context.Context, sc *stored, row string, fire *Fire, replaces func(outcome string) bool,
+	ctx context.Context, sc *stored, row string, fire *Fire, replaces func(row tablestore.Properties) bool,
 ) (Fire, tablestore.Op, error) {
 	claim := &ledger.OccurrenceClaim{Row: row, Columns: fireCodec.Encode(fire, nil), Replaces: replaces}
 	submission, err := s.submission(&sc.def, sc.id, fire, claim)
