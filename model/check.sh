@@ -110,9 +110,9 @@ check cron "2 replicas, 1 crash" pass safe "-DCRASHES=1"
 check cron "2 replicas, 1 purge" pass safe "-DPURGES=1"
 
 check cron "2 replicas, 1 late commit" pass safe "-DLATES=1"
-check cron "2 replicas, 1 edit" pass safe "-DEDITS=1"
+check cron "2 replicas, 1 occurrence, 1 edit" pass safe "-DN=1 -DEDITS=1"
 
-for mutant in "1 HEAD_FIRST" "2 VERSION_KEY -DEDITS=1" "3 REFUSAL_RELEASES" "4 OUTCOME_BLIND" "5 NO_SETTLE -DEDITS=1" "6 NO_TOMBSTONE -DLATES=1" \
+for mutant in "1 HEAD_FIRST" "2 VERSION_KEY -DN=1 -DEDITS=1" "3 REFUSAL_RELEASES" "4 OUTCOME_BLIND" "5 NO_SETTLE -DEDITS=1" "6 NO_TOMBSTONE -DLATES=1" \
     "7 PURGE_FREES -DPURGES=1" "8 OTHERS_FREE -DPURGES=1"; do
     read -r number name instance <<<"$mutant"
     check cron "mutant $name" safety safe "$instance -DMUTANT=$number"

@@ -38,7 +38,9 @@
 #define PURGE_FREES      7   /* a purge deletes the claim */
 #define OTHERS_FREE      8   /* the entry of an accept whose job is gone deletes the claim that names the job */
 
+#ifndef N
 #define N 2                  /* occurrences */
+#endif
 #define IDS 6                /* job ids */
 
 mtype = { none, claimed, fired, refused, missed }
