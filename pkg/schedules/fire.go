@@ -90,6 +90,9 @@ func (d *decisions) add(fire *Fire, op *tablestore.Op) {
 func (s *Service) observe(sc *stored, d *decisions) {
 	for i := range d.fires {
 		fire := &d.fires[i]
+		if fire.stopped() {
+			continue
+		}
 		s.cfg.Observe(fire, max(0, fire.Late()-calendar.Jitter(sc.id, fire.ScheduledFor, sc.def.Jitter)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/schedules/calendar"
@@ -19,6 +20,8 @@ const (
 	lostHours = 24
 	// keepLost is how long a row stays in the list after the newest loss.
 	keepLost = (lostHours + 1) * time.Hour
+	// mostDetail bounds the text that says why, in bytes.
+	mostDetail = 500
 	// mostCounted bounds how many occurrences of one row of many missed ones are counted.
 	mostCounted = 10_000
 )
@@ -56,6 +59,9 @@ var lostCodec = tablestore.NewCodec[lostRow]()
 
 // note counts a decided occurrence. It reports whether the list of losses has to say something else.
 func (l *losses) note(fire *Fire) (changed bool) {
+	if fire.stopped() {
+		return false
+	}
 	many := max(1, fire.Count)
 	hour := hourOfLosses{Hour: hourOf(fire.DecidedAt)}
 	switch fire.Outcome {
@@ -63,7 +69,7 @@ func (l *losses) note(fire *Fire) (changed bool) {
 		hour.Missed = many
 	case Refused:
 		hour.Refused = many
-	default:
+	case Claimed, Fired, Skipped:
 		changed = l.FailuresInRow > 0
 		l.FailuresInRow = 0
 		return changed
@@ -75,6 +81,9 @@ func (l *losses) note(fire *Fire) (changed bool) {
 	}
 	l.FailuresInRow += many
 	l.Lost, l.At, l.Outcome, l.Detail = fire.ScheduledFor, fire.DecidedAt, fire.Outcome, fire.Detail
+	if len(l.Detail) > mostDetail {
+		l.Detail = strings.ToValidUTF8(l.Detail[:mostDetail], "") + "…"
+	}
 	if n := len(l.Hours); n > 0 && l.Hours[n-1].Hour >= hour.Hour { // The clock of another process may be ahead.
 		l.Hours[n-1].Missed += hour.Missed
 		l.Hours[n-1].Refused += hour.Refused
@@ -128,6 +137,9 @@ func (s *Service) Losses(ctx context.Context, tenantID, after string, limit int)
 		query.To = tablestore.PrefixEnd(query.From)
 	}
 	if after != "" {
+		if _, err := tablestore.Split(after); err != nil {
+			return nil, "", &InvalidError{Pointer: "page_token", Message: "is of another list"}
+		}
 		query.From = max(query.From, after+"!") // No key has this character.
 	}
 	page, err := s.cfg.Store.Scan(ctx, query)
@@ -194,7 +206,8 @@ func (s *Service) Count(ctx context.Context, limit int, after string) (counts ma
 	return counts, "", s.trimLost(ctx)
 }
 
-// trimLost takes those out of the list of losses that lost nothing for a day.
+// trimLost takes those out of the list of losses that lost nothing for a day, or are deleted: a process may have listed one while
+// another deleted it.
 func (s *Service) trimLost(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.table, Partition: partitionLost})
 	if err != nil {
@@ -206,7 +219,13 @@ func (s *Service) trimLost(ctx context.Context) error {
 			return err
 		}
 		if s.cfg.Now().Sub(row.At) < keepLost {
-			continue
+			sc, err := s.loadHead(ctx, row.ID)
+			if err == nil && sc.State != Deleted {
+				continue
+			}
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return err
+			}
 		}
 		// A loss that was listed since has made another version.
 		_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: rows[i].Key, ETag: rows[i].ETag}})

@@ -37,8 +37,8 @@ type Config struct {
 	Entropy io.Reader
 	// Now returns the time, in milliseconds. Optional. Defaults to the clock of the host.
 	Now func() time.Time
-	// Observe is told of each decided occurrence, and how long after its time, jitter included, that was. It must not block.
-	// Optional.
+	// Observe is told of each decided occurrence, but for those that a pause or a deletion came just before, and how long after
+	// its time, jitter included, that was. It must not block. Optional.
 	Observe func(fire *Fire, late time.Duration)
 }
 
