@@ -13,8 +13,8 @@ import (
 const (
 	calendarPast = 7 * 24 * time.Hour
 	calendarNext = 24 * time.Hour
-	// mostDrawn bounds how many occurrences of an interval of seconds are drawn; there are 8,640 in a day.
-	mostDrawn = 10_000
+	// mostDrawn bounds how many occurrences of a row of many are drawn: all of a week, every ten seconds.
+	mostDrawn = 60_480
 )
 
 // scheduleCalendar shows the last week and the next day of a schedule, by the clock of its time zone: a row for each day, and a cell

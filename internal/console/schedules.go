@@ -178,19 +178,21 @@ func turnSchedule(
 	}, nil
 }
 
-// runSchedule submits the command of a schedule. A form that is sent twice makes one job.
+// runSchedule submits the command of a schedule. A form that is sent twice makes one job; one that made none asks anew.
 func runSchedule(r *request) (deed, error) {
 	at, key := scheduleIn(r.FormValue("schedule")), cmp.Or(r.FormValue("key"), rand.Text())
+	sent := map[string]string{"key": key}
 	return deed{
 		Title: "Run schedule " + at.Name + " of " + at.Tenant + " now?", Button: "Run now", NoReason: true,
 		Text: "Its command is submitted at once, also if it is paused. Its times stay as they are. If a job of an earlier time has " +
 			"not ended, overlap decides as for any time.",
-		Sent:    map[string]string{"key": key},
+		Sent:    sent,
 		Command: diagnosis.Command("schedules run", at.ID),
 		do: func(ctx context.Context, _ string) (string, error) {
 			fire, err := call[api.ScheduleFire](r.api.RunSchedule(ctx, at.Tenant, at.Name, &api.RunScheduleParams{IdempotencyKey: &key},
 				api.ScheduleChange{}))
 			if err == nil && fire.JobID == "" {
+				sent["key"] = rand.Text()
 				err = badInput("It was not run, but " + string(fire.Outcome) + ": " + fire.Detail)
 			}
 			return link("jobs/" + url.PathEscape(fire.JobID)), err

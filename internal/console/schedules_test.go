@@ -125,8 +125,12 @@ func TestScheduleForms(t *testing.T) {
 	if to := b.submits(t, "schedule-run", url.Values{"schedule": {"tenant_a/nightly"}, "key": {"k"}}); to != "/ui/jobs/j1" {
 		t.Errorf("run leads to %s", to)
 	}
+	b.asks(t, `POST /v1/schedules/tenant_a/nightly:run {}`)
 	b.set("POST /v1/schedules/tenant_a/nightly:run", api.ScheduleFire{Outcome: api.FireOutcomeSkipped, Detail: "Job j1 is in the line."})
-	has(t, b.send(http.MethodPost, "/ui/do/schedule-run", form).Body.String(), "It was not run, but skipped: Job j1 is in the line.")
+	form.Set("key", "k")
+	again := b.send(http.MethodPost, "/ui/do/schedule-run", form).Body.String()
+	has(t, again, "It was not run, but skipped: Job j1 is in the line.", `name="key" value="`)
+	hasNot(t, again, `name="key" value="k"`)
 	b.set("POST /v1/schedules/tenant_a/nightly:run", refuse(http.StatusNotFound, "There is no such schedule."))
 	has(t, b.send(http.MethodPost, "/ui/do/schedule-run", form).Body.String(), "There is no such schedule.")
 }
