@@ -79,14 +79,19 @@ func (t *tool) limitList() *cobra.Command {
 				p.line("Nothing is limited or closed.")
 				return
 			}
-			rows := make([][]string, len(list.Limits))
-			for i := range list.Limits {
-				one := &list.Limits[i]
-				rows[i] = []string{one.ID, startsOf(one), usedOf(one), runningOf(one), p.closedUntil(one), one.Actor, one.Reason}
-			}
-			p.table([]string{"LIMIT", "STARTS", "USED", "RUNNING", "CLOSED", "BY", "REASON"}, rows)
+			p.limits(list.Limits)
 		})
 	})
+}
+
+// limits writes a table of limits and closures.
+func (p *page) limits(all []api.StartLimit) {
+	rows := make([][]string, len(all))
+	for i := range all {
+		one := &all[i]
+		rows[i] = []string{one.ID, startsOf(one), usedOf(one), runningOf(one), p.closedUntil(one), one.Actor, one.Reason}
+	}
+	p.table([]string{"LIMIT", "STARTS", "USED", "RUNNING", "CLOSED", "BY", "REASON"}, rows)
 }
 
 // limitShow returns lucius limit show.

@@ -57,9 +57,20 @@ func serviceList() api.ServiceList {
 
 func TestServices(t *testing.T) {
 	t.Parallel()
-	shows(t, "services", "GET /v1/admin/services", serviceList(), "services")
-	server := newScripted(t, map[string][]any{"GET /v1/admin/services": {serviceList()}})
-	l := newLine(t, server.url)
+	limits := api.StartLimitList{Limits: []api.StartLimit{startLimit("ocr", "600/1m", "the vendor's quota"), startLimit("scan", "50/5s", "")}}
+	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/admin/services": {serviceList()}, "GET /v1/admin/limits": {limits}}).url)
+	out := l.must(t, "services")
+	golden(t, "services.txt", out)
+	if one := l.must(t, "services", "--service", "ocr"); !strings.Contains(one, "service:ocr") || strings.Contains(one, "service:scan") {
+		t.Errorf("the limits of another service are shown:\n%s", one)
+	}
+	if out := l.must(t, "services", "-o", "json"); !strings.Contains(out, `"service:ocr"`) {
+		t.Errorf("programs get no limits:\n%s", out)
+	}
+	// A token that may not see limits sees the services.
+	server := newScripted(t, map[string][]any{"GET /v1/admin/services": {serviceList()}, "GET /v1/admin/limits": {apierror.Forbidden}})
+	l = newLine(t, server.url)
+	forPrograms(t, l, serviceList(), "services")
 	var text []string
 	for i, name := range []string{"embed", "ocr"} {
 		out := l.must(t, "services", "--service", name)

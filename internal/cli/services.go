@@ -14,6 +14,13 @@ import (
 	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
+// limitedServices are the services, with their limits and closures if the token may see these.
+type limitedServices struct {
+	api.ServiceList
+
+	Limits []api.StartLimit `json:"limits,omitempty"`
+}
+
 // services returns lucius services.
 func (t *tool) services() *cobra.Command {
 	var service string
@@ -21,26 +28,46 @@ func (t *tool) services() *cobra.Command {
 		use: "services", short: "Show the backlog and performance of each service",
 		long: "Shows for each service and step type how many steps wait and since when, how many are under way, how\n" +
 			"often attempts end and fail, how long they take, and how many workers ask for work. With --service it\n" +
-			"shows all figures of one service, and its workers.",
+			"shows all figures of one service, and its workers. Limits and closures are shown to those with the role admin.",
 		example: "  lucius services\n  lucius services --service ocr",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		list, err := call[api.ServiceList](s.ListServices(ctx, nil))
-		if err != nil {
+		var list limitedServices
+		var err error
+		if list.ServiceList, err = call[api.ServiceList](s.ListServices(ctx, nil)); err != nil {
+			return err
+		}
+		limits, err := call[api.StartLimitList](s.ListLimits(ctx))
+		if list.Limits = limits.Limits; err != nil && ExitCode(err) != ExitForbidden {
 			return err
 		}
 		if service == "" {
-			return show(s, list, showServices)
+			return show(s, list, func(p *page, list limitedServices) {
+				showServices(p, list.ServiceList)
+				p.limitsOf(list.Limits)
+			})
 		}
 		list.Services = slices.DeleteFunc(list.Services, func(one api.Service) bool { return one.Service != service })
+		list.Limits = slices.DeleteFunc(list.Limits, func(one api.StartLimit) bool { return one.Service != service })
 		if len(list.Services) == 0 {
 			return &Error{Code: ExitNotFound, Err: fmt.Errorf("there is no service %s: lucius services shows all", plain(service))}
 		}
-		return show(s, list, showService)
+		return show(s, list, func(p *page, list limitedServices) {
+			showService(p, list.ServiceList)
+			p.limitsOf(list.Limits)
+		})
 	})
 	cmd.Flags().StringVar(&service, "service", "", "only this service, with its workers")
 	t.completeFlag(cmd, "service", serviceNames)
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
+}
+
+// limitsOf writes the limits of services, if there are any, after what is said of the services.
+func (p *page) limitsOf(limits []api.StartLimit) {
+	if len(limits) > 0 {
+		p.line("")
+		p.limits(limits)
+	}
 }
 
 // showService writes all figures of each kind of work of a service.
