@@ -4201,10 +4201,10 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Percentiles Percentiles of durations that the answering process has seen since its start. Of many they
-// are those of a random sample.
+// Percentiles Percentiles of durations that the answering process has seen since its start: of the last hour
+// those of at most the last 500, of the last day those of a random sample.
 type Percentiles struct {
-	// Count How many durations it has seen.
+	// Count How many durations these are of. A sample stands for all of them.
 	//
 	// Example: 117
 	Count int `json:"count"`

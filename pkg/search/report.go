@@ -206,8 +206,8 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 		s.Held, s.HeldBy, s.heldQueued = steps.Phases[PhaseHeld], steps.HeldBy, steps.HeldQueued
 	}
 	if own := c.own.Attempts[of]; own != nil {
-		s.Took, s.Waited = own.took.hour.percentiles(lastHour, now), own.waited.hour.percentiles(lastHour, now)
-		s.TookInDay, s.WaitedInDay = own.took.day.percentiles(lastDay, now), own.waited.day.percentiles(lastDay, now)
+		s.Took, s.Waited = own.took.hour.percentiles(now), own.waited.hour.percentiles(now)
+		s.TookInDay, s.WaitedInDay = own.took.day.percentiles(now), own.waited.day.percentiles(now)
 	}
 	for i := range pollers {
 		if pollers[i].CoversKind(s.WorkKind) {

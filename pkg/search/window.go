@@ -124,37 +124,19 @@ func (r Rate) ErrorRate() float64 {
 	return float64(r.Failed) / float64(r.Count)
 }
 
-// span is a time over which durations are kept: of each slot of time at most so many, chosen at
-// random, so that percentiles take bounded memory and time at any rate: a report holds a lock of commits.
-type span struct {
-	over, slot time.Duration
-	most       int
-}
-
-var (
-	lastHour = span{hour, 5 * minute, 40}
-	lastDay  = span{24 * hour, hour, 24}
-)
-
 // timings holds durations of one kind.
-type timings struct{ hour, day durations }
+type timings struct {
+	hour lastDurations
+	day  samples
+}
 
 // record adds a duration.
 func (t *timings) record(at time.Time, took time.Duration) {
-	if t.hour == nil {
-		t.hour, t.day = durations{}, durations{}
+	t.hour.record(at, took)
+	if t.day == nil {
+		t.day = samples{}
 	}
-	t.hour.record(lastHour, at, took)
-	t.day.record(lastDay, at, took)
-}
-
-// durations holds the durations of a [span], by slot.
-type durations map[int64]*sample
-
-// sample holds some of n durations.
-type sample struct {
-	n    int
-	kept []duration
+	t.day.record(at, took)
 }
 
 type duration struct {
@@ -162,54 +144,104 @@ type duration struct {
 	took time.Duration
 }
 
-func (d durations) record(of span, at time.Time, took time.Duration) {
-	now := at.UnixNano() / int64(of.slot)
-	s := d[now]
-	if s == nil {
-		maps.DeleteFunc(d, func(slot int64, _ *sample) bool { return slot < now-int64(of.over/of.slot) })
-		s = new(sample)
-		d[now] = s
+// maxDurations bounds the durations of the last hour that are kept.
+const maxDurations = 500
+
+// lastDurations holds the last durations, as a ring that starts at oldest.
+type lastDurations struct {
+	ring   []duration
+	oldest int
+}
+
+func (d *lastDurations) record(at time.Time, took time.Duration) {
+	if len(d.ring) < maxDurations {
+		d.ring = append(d.ring, duration{at, took})
+		return
 	}
-	s.n++
-	if len(s.kept) < of.most {
-		s.kept = append(s.kept, duration{at, took})
-	} else if i := rand.IntN(s.n); i < of.most { //nolint:gosec // Each of the n is kept with the same probability.
-		s.kept[i] = duration{at, took}
+	d.ring[d.oldest], d.oldest = duration{at, took}, (d.oldest+1)%maxDurations
+}
+
+// percentiles returns the percentiles of those of the last hour.
+func (d *lastDurations) percentiles(now time.Time) Percentiles {
+	var recent []weighted
+	for _, one := range d.ring {
+		if now.Sub(one.at) <= hour {
+			recent = append(recent, weighted{one.took, 1})
+		}
+	}
+	return percentilesOf(recent)
+}
+
+// maxSampled bounds the durations that are kept of each hour of the last day, so that percentiles take
+// bounded memory and time at any rate: a report holds a lock of commits.
+const maxSampled = 24
+
+// samples holds durations of the last day, by Unix time in hours: of each hour some, chosen at random.
+type samples map[int64]*sample
+
+// sample holds some of n durations.
+type sample struct {
+	n    int
+	kept []duration
+}
+
+func (s samples) record(at time.Time, took time.Duration) {
+	now := at.UnixNano() / int64(hour)
+	of := s[now]
+	if of == nil {
+		maps.DeleteFunc(s, func(at int64, _ *sample) bool { return at < now-int64(day/hour) })
+		of = new(sample)
+		s[now] = of
+	}
+	of.n++
+	if len(of.kept) < maxSampled {
+		of.kept = append(of.kept, duration{at, took})
+	} else if i := rand.IntN(of.n); i < maxSampled { //nolint:gosec // Each of the n is kept with the same probability.
+		of.kept[i] = duration{at, took}
 	}
 }
 
-// percentiles returns the percentiles of the span that ends now.
-func (d durations) percentiles(of span, now time.Time) Percentiles {
-	type weighted struct {
-		took   time.Duration
-		weight float64
-	}
+// percentiles returns the percentiles of those of the last day.
+func (s samples) percentiles(now time.Time) Percentiles {
 	var recent []weighted
-	total := 0.0
-	for _, s := range d {
-		weight := float64(s.n) / float64(len(s.kept))
-		for _, one := range s.kept {
-			if now.Sub(one.at) <= of.over {
+	for _, of := range s {
+		weight := float64(of.n) / float64(len(of.kept))
+		for _, one := range of.kept {
+			if now.Sub(one.at) <= day {
 				recent = append(recent, weighted{one.took, weight})
-				total += weight
 			}
 		}
 	}
-	slices.SortFunc(recent, func(a, b weighted) int { return cmp.Compare(a.took, b.took) })
-	share := func(share float64) time.Duration {
+	return percentilesOf(recent)
+}
+
+// weighted is a duration with how many it stands for.
+type weighted struct {
+	took   time.Duration
+	weight float64
+}
+
+// percentilesOf returns the percentiles, and how many durations all stand for. It sorts them.
+func percentilesOf(all []weighted) Percentiles {
+	total := 0.0
+	for _, one := range all {
+		total += one.weight
+	}
+	slices.SortFunc(all, func(a, b weighted) int { return cmp.Compare(a.took, b.took) })
+	of := func(share float64) time.Duration {
 		sum := 0.0
-		for _, one := range recent {
+		for _, one := range all {
 			if sum += one.weight; sum >= share*total {
 				return one.took.Round(time.Millisecond)
 			}
 		}
 		return 0
 	}
-	return Percentiles{Count: int(math.Round(total)), P50: share(0.50), P95: share(0.95), P99: share(0.99)}
+	return Percentiles{Count: int(math.Round(total)), P50: of(0.50), P95: of(0.95), P99: of(0.99)}
 }
 
-// Percentiles are percentiles of durations: of Count attempts, of which some were measured, chosen at
-// random.
+// Percentiles are percentiles of durations: of the last hour at most the last 500, of the last day Count
+// durations, of which some were kept.
 type Percentiles struct {
 	Count         int
 	P50, P95, P99 time.Duration

@@ -6198,12 +6198,12 @@ export interface components {
             failed: number[];
         };
         /**
-         * @description Percentiles of durations that the answering process has seen since its start. Of many they
-         *     are those of a random sample.
+         * @description Percentiles of durations that the answering process has seen since its start: of the last hour
+         *     those of at most the last 500, of the last day those of a random sample.
          */
         Percentiles: {
             /**
-             * @description How many durations it has seen.
+             * @description How many durations these are of. A sample stands for all of them.
              * @example 117
              */
             count: number;
