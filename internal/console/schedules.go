@@ -178,7 +178,7 @@ func turnSchedule(
 	}, nil
 }
 
-// runSchedule submits the command of a schedule. A form that is sent twice makes one job; one that made none asks anew.
+// runSchedule submits the command of a schedule. A form that is sent twice makes one job. If the first made none, the second is a new run.
 func runSchedule(r *request) (deed, error) {
 	at, key := scheduleIn(r.FormValue("schedule")), cmp.Or(r.FormValue("key"), rand.Text())
 	sent := map[string]string{"key": key}

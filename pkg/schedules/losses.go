@@ -192,7 +192,7 @@ func (s *Service) Count(ctx context.Context, limit int, after string) (counts ma
 		}
 		sc, err := s.loadHead(ctx, named.ID)
 		switch {
-		case errors.Is(err, ErrNotFound): // Its create is under way, or was lost.
+		case errors.Is(err, ErrNotFound): // It is being created, or its creation was lost.
 		case err != nil:
 			return counts, "", err
 		case sc.State != Deleted:
