@@ -27,9 +27,11 @@ func (w *world) audit() {
 		return
 	}
 	for _, finding := range report.Findings {
-		// An accept failed between its claim and its job, and the client gave up. Another attempt takes the claim over.
+		// An accept failed between its claim and its job, and the client gave up. Another attempt takes the claim over,
+		// also if a look at its line has abandoned the job in the meantime.
 		j := w.check.jobs[finding.JobID]
-		if finding.Invariant == audit.Accepted && finding.Late && (j == nil || j.created == 0) {
+		claims := finding.Invariant == audit.Accepted || finding.Invariant == audit.Key
+		if claims && finding.Late && (j == nil || j.created == 0) {
 			continue
 		}
 		w.check.violate("audit", "%s", finding)

@@ -314,7 +314,15 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 	if err != nil {
 		return 0, err
 	}
-	return ledger.Acted, s.moveBackfill(ctx, sc.id, b, tag, entry.Due)
+	err = s.moveBackfill(ctx, sc.id, b, tag, entry.Due)
+	if errors.Is(err, tablestore.ErrConflict) { // Another process went on with it. If it has ended it, what this one began is left.
+		ended, _, again := s.backfill(ctx, sc.id, b.ID)
+		if again == nil && ended.Done {
+			again = s.finish(ctx, sc, ended, now)
+		}
+		err = errors.Join(err, again)
+	}
+	return ledger.Acted, err
 }
 
 // outrun makes a change impossible that has not committed: the creation of a backfill that is nil, or else one of the backfill.
@@ -412,19 +420,16 @@ func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, at, now t
 	return done, s.write(ctx, op)
 }
 
-// write marks an occurrence, unless another process has.
+// write marks an occurrence. After a conflict the next pass looks again: another process has decided it, or claimed it.
 func (s *Service) write(ctx context.Context, op tablestore.Op) error {
 	if op.Key.Row == "" {
 		return nil
 	}
 	_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{op})
-	if errors.Is(err, tablestore.ErrConflict) {
-		return nil
-	}
 	return err
 }
 
-// finish ends a backfill that is cancelled: it decides what a process has begun after the cursor, and counts it.
+// finish ends a backfill that is cancelled: it decides what processes have begun after the cursor, and counts what they fired.
 func (s *Service) finish(ctx context.Context, sc *stored, b *Backfill, now time.Time) error {
 	cal, err := s.pin(ctx, sc, b)
 	if err != nil {
@@ -451,10 +456,12 @@ func (s *Service) finish(ctx context.Context, sc *stored, b *Backfill, now time.
 		if err == nil {
 			err = s.write(ctx, op)
 		}
-		if err != nil || fire.Outcome == Missed {
+		if err != nil {
 			return err
 		}
-		b.take(at, &fire)
+		if fire.Outcome != Missed {
+			b.take(at, &fire)
+		}
 	}
 	return nil
 }
