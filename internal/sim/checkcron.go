@@ -50,6 +50,10 @@ func (c *checker) checkFire(id string, w *write) {
 		c.violate("schedules", "S1: occurrence %s of schedule %s, whose job was purged, has another job", at, id)
 	}
 	switch job := c.occurrences[occurrenceOf(id, w.op.Key.Row)]; now {
+	case "claimed":
+		if by := row.Get("backfill_id").String(); by != "" && c.rows[cronKey(id, "BACKFILL", by)].Get("done").Bool() {
+			c.violate("schedules", "S7: occurrence %s of schedule %s is claimed for backfill %s, which has ended", at, id, by)
+		}
 	case "skipped", "refused", "missed":
 		if job != "" {
 			c.violate("schedules", "S6: occurrence %s of schedule %s is %s and has the job %s", at, id, now, job)

@@ -175,12 +175,8 @@ func stepsOf(j *job) string {
 func (w *world) surplus(key tablestore.Key) string {
 	row := w.check.rows[key]
 	switch {
-	case key.Table == tableCron && strings.HasPrefix(key.Row, "FIRE:") && row.Get("outcome").String() == "claimed":
-		// A process that stood still until its backfill had ended, and failed then, leaves a claim to the next backfill of that time.
-		by := tablestore.Key{Table: tableCron, Partition: key.Partition, Row: "BACKFILL:" + row.Get("backfill_id").String()}
-		if b, ok := w.check.rows[by]; ok && b.Get("done").Bool() {
-			return ""
-		}
+	case key.Table == tableCron && row.Get("outcome").String() == "claimed" &&
+		(strings.HasPrefix(key.Row, "FIRE:") || row.Get("backfill_id").String() != ""):
 		return "undecided occurrence"
 	case key.Table == tableSchedule && key.Partition == "cron":
 		return "entry of a schedule"

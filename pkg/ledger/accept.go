@@ -219,6 +219,9 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if tag, ok := applied.ETags[a.record]; ok {
 		a.recordTag = tag
 	}
+	if with := a.with(); with != nil && applied.ETags[with.Key] != "" {
+		with.ETag = applied.ETags[with.Key]
+	}
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
 	}
@@ -233,6 +236,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	switch {
 	case lost && conflict.Key == a.record:
 		return a.resolveRecordConflict(ctx)
+	case lost && a.with() != nil && conflict.Key == a.with().Key:
+		return nil, errors.Join(a.freeOwnSlot(ctx), ErrClaimConflict)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
 	case lost && a.place.writes(conflict.Key):
@@ -290,7 +295,11 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 
 	pre := []tablestore.Stage(nil)
 	if a.recordTag == "" {
-		pre = append(pre, tablestore.Stage{{a.writeRecord(now)}})
+		batch := tablestore.Batch{a.writeRecord(now)}
+		if with := a.with(); with != nil {
+			batch = append(batch, *with)
+		}
+		pre = append(pre, tablestore.Stage{batch})
 	}
 	if a.slot.Numbered && a.slotTag == "" {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
@@ -327,6 +336,14 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 	}
 	op.Properties = recordCodec.Encode(&record, columns)
 	return op
+}
+
+// with returns what is written with the claim, nil if that is nothing.
+func (a *acceptance) with() *tablestore.Op {
+	if a.cmd.Claim == nil {
+		return nil
+	}
+	return a.cmd.Claim.With
 }
 
 // accepted runs the post-commit work and returns the answer.

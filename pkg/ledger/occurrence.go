@@ -20,6 +20,9 @@ type OccurrenceClaim struct {
 	Columns tablestore.Properties
 	// Replaces reports whether the accept may replace an outcome that has no job, whose row is given. Optional. It is none by default.
 	Replaces func(row tablestore.Properties) bool
+	// With is written in the batch that writes the row, as long as its version is unchanged. Its partition is that of the row.
+	// The accept sets its ETag to the version that it has written. Optional.
+	With *tablestore.Op
 }
 
 // ClaimOpen is the outcome of a claim of which an accept may be under way.
@@ -34,6 +37,9 @@ type claimState struct {
 
 // ErrClaimSettled is returned for a command whose claim has an outcome without a job, or whose job is purged.
 var ErrClaimSettled = errors.New("the occurrence is decided")
+
+// ErrClaimConflict is returned for a command that another writer of the row With of its claim came before.
+var ErrClaimConflict = errors.New("the row that is written with the claim has changed")
 
 // same reports whether the record is of the same command, as far as one record is of one command.
 func (a *acceptance) same(c *idempotencyRecord) bool {

@@ -309,20 +309,12 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 	if b.Cancelled = b.Cancelled || sc.State == Deleted; b.Cancelled {
 		err = s.finish(ctx, sc, b, now)
 	} else {
-		err = s.fill(ctx, sc, b, now)
+		tag, err = s.fill(ctx, sc, b, tag, now)
 	}
 	if err != nil {
 		return 0, err
 	}
-	err = s.moveBackfill(ctx, sc.id, b, tag, entry.Due)
-	if errors.Is(err, tablestore.ErrConflict) { // Another process went on with it. If it has ended it, what this one began is left.
-		ended, _, again := s.backfill(ctx, sc.id, b.ID)
-		if again == nil && ended.Done {
-			again = s.finish(ctx, sc, ended, now)
-		}
-		err = errors.Join(err, again)
-	}
-	return ledger.Acted, err
+	return ledger.Acted, s.moveBackfill(ctx, sc.id, b, tag, entry.Due)
 }
 
 // outrun makes a change impossible that has not committed: the creation of a backfill that is nil, or else one of the backfill.
@@ -340,11 +332,19 @@ func (s *Service) outrun(ctx context.Context, id string, b *Backfill, tag tables
 	return err
 }
 
-// fill fires occurrences, and moves the cursor of the backfill.
-func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, now time.Time) error {
+// fill fires occurrences, and moves the cursor of the backfill, whose version is tag. Each claim is written with the backfill, so
+// that another process which goes on with it, or ends it, leaves this one none:
+//
+//	invariant: all that was claimed for a backfill which has ended is decided
+//
+// It returns the version that the backfill then has.
+func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablestore.ETag, now time.Time) (tablestore.ETag, error) {
+	same := &tablestore.Op{
+		Verb: tablestore.Replace, Key: s.key(sc.id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, nil),
+	}
 	cal, err := s.pin(ctx, sc, b)
 	if err != nil {
-		return err
+		return "", err
 	}
 	burst := max(1, b.MilliRate/1000)
 	b.Due = now.Add(time.Duration(burst) * 1000 * time.Second / time.Duration(b.MilliRate)).Truncate(time.Millisecond)
@@ -352,18 +352,20 @@ func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, now time.Ti
 		at, ok := cal.Next(b.Cursor)
 		if !ok || at.After(b.To) {
 			b.Done, b.EndedAt = true, now
-			return nil
+			return same.ETag, nil
 		}
 		if n == burst {
-			return nil
+			return same.ETag, nil
 		}
-		fire, err := s.refire(ctx, sc, b, at, now)
+		fire, err := s.refire(ctx, sc, b, same, at, now)
 		switch {
+		case errors.Is(err, ledger.ErrClaimConflict): // Before passing: to a client, it would be an error of the server.
+			return "", err
 		case err != nil && (passing(err) || fire.waits(err)):
 			b.Due, b.Detail = now.Add(max(b.Due.Sub(now), backfillAgain)), reason(err)
-			return nil
+			return same.ETag, nil
 		case err != nil:
-			return err
+			return "", err
 		}
 		b.take(at, &fire)
 	}
@@ -403,14 +405,14 @@ func (b *Backfill) row(at time.Time) string {
 	return fireRow(at)
 }
 
-// refire fires an occurrence of the past, unless it has a job.
-func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, at, now time.Time) (Fire, error) {
+// refire fires an occurrence of the past, unless it has a job. Its claim is written with the backfill, which same leaves as it is.
+func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, same *tablestore.Op, at, now time.Time) (Fire, error) {
 	fire := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID}
-	// What the backfill has decided is final: another process may have ended it, and decided the claim of this one, if it is slow.
-	done, op, err := s.submit(ctx, sc, b.row(at), &fire, func(row tablestore.Properties) bool {
-		outcome := Outcome(row.Get("outcome").String())
+	claim := &ledger.OccurrenceClaim{Row: b.row(at), With: same, Replaces: func(row tablestore.Properties) bool {
+		outcome := Outcome(row.Get("outcome").String()) // What the backfill itself has decided is final.
 		return row.Get("backfill_id").String() != b.ID && slices.Contains([]Outcome{Missed, Skipped, Refused}, outcome)
-	})
+	}}
+	done, op, err := s.submit(ctx, sc, claim, &fire)
 	if err != nil {
 		return fire, err
 	}

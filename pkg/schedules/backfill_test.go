@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -263,6 +265,58 @@ func TestBackfill_IsCancelled(t *testing.T) {
 			t.Errorf("cancelled again: %+v (%v)", again, err)
 		}
 	})
+}
+
+// slowReads is a store of a process that stands still at its first read of a definition: by then it has read its backfill.
+type slowReads struct {
+	tablestore.Store
+
+	once  sync.Once
+	stand func()
+}
+
+func (s *slowReads) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if strings.HasPrefix(key.Row, "VERSION:") {
+		s.once.Do(s.stand)
+	}
+	return s.Store.Get(ctx, key)
+}
+
+// A process that stands still until its backfill has ended claims nothing for it. Were it to fail then, nobody would decide that.
+func TestBackfill_ClaimsNothingOnceItHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, repeat := range []bool{false, true} {
+		t.Run(fmt.Sprint("repeat ", repeat), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				request := h.missing()
+				request.Repeat = repeat
+				b := h.backfill(request)
+				due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+				if err != nil || len(due) != 1 {
+					t.Fatalf("the backfill is not due: %v (%v)", due, err)
+				}
+				before := len(h.jobs.LiveJobs())
+				other := h.beside(&slowReads{Store: h.jobs.Store, stand: func() {
+					if _, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil {
+						t.Error(err)
+					}
+					h.run(5 * time.Second)
+					h.wantBackfill(counts{Total: 20, Done: true})
+				}})
+				_, err = other.ctl.Act(t.Context(), due[0])
+				if !errors.Is(err, ledger.ErrClaimConflict) {
+					t.Errorf("the slow process: %v", err)
+				}
+				if now := len(h.jobs.LiveJobs()); now != before {
+					t.Errorf("%d jobs, %d before: the backfill had ended", now, before)
+				}
+				if slices.Contains(h.outcomes(), schedules.Claimed) {
+					t.Errorf("an occurrence stays claimed: %+v", h.history())
+				}
+			})
+		})
+	}
 }
 
 func TestBackfill_KeepsTheVersionThatItBeganWith(t *testing.T) {

@@ -250,14 +250,14 @@ func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Tim
 		fire.Outcome, fire.Detail = Missed, one.detail
 		return s.settle(ctx, sc.id, fireRow(one.at), &fire)
 	}
-	return s.submit(ctx, sc, fireRow(one.at), &fire, nil)
+	return s.submit(ctx, sc, &ledger.OccurrenceClaim{Row: fireRow(one.at)}, &fire)
 }
 
-// submit accepts the command of an occurrence under that claim. A refusal that does not pass becomes the outcome.
-func (s *Service) submit(
-	ctx context.Context, sc *stored, row string, fire *Fire, replaces func(row tablestore.Properties) bool,
-) (Fire, tablestore.Op, error) {
-	claim := &ledger.OccurrenceClaim{Row: row, Columns: fireCodec.Encode(fire, nil), Replaces: replaces}
+// submit accepts the command of an occurrence under the claim, and sets its columns. A refusal that does not pass becomes the
+// outcome.
+func (s *Service) submit(ctx context.Context, sc *stored, claim *ledger.OccurrenceClaim, fire *Fire) (Fire, tablestore.Op, error) {
+	row := claim.Row
+	claim.Columns = fireCodec.Encode(fire, nil)
 	submission, err := s.submission(&sc.def, sc.id, fire, claim)
 	if err == nil {
 		_, err = submission.Accept(ctx)
@@ -265,7 +265,7 @@ func (s *Service) submit(
 	switch {
 	case err == nil, errors.Is(err, ledger.ErrClaimSettled):
 		return s.outcome(ctx, sc.id, row)
-	case passing(err), fire.waits(err):
+	case errors.Is(err, ledger.ErrClaimConflict), passing(err), fire.waits(err):
 		return *fire, tablestore.Op{}, err
 	}
 	problem, _ := errors.AsType[*apierror.Error](err)

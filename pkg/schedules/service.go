@@ -480,7 +480,7 @@ func (s *Service) Run(ctx context.Context, change Change, key string) (fire *Fir
 	done := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: s.cfg.Now(), Actor: change.Actor, RunKey: key}
 	var op tablestore.Op
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
-		if done, op, err = s.submit(ctx, sc, row, &done, nil); err != nil || op.Key.Row == "" {
+		if done, op, err = s.submit(ctx, sc, &ledger.OccurrenceClaim{Row: row}, &done); err != nil || op.Key.Row == "" {
 			return err
 		}
 		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
