@@ -66,12 +66,12 @@ func (c *checker) checkFire(id string, w *write) {
 	}
 }
 
-// backfilled reports whether a backfill may give the occurrence a job though it had none: what it has decided itself is final.
+// backfilled reports whether a backfill may give the occurrence a job though it had none.
 func (c *checker) backfilled(id string, w *write) bool {
 	fire := w.op.Properties
 	by, at := fire.Get("backfill_id").String(), fire.Get("scheduled_for").Time()
 	row := c.rows[cronKey(id, "BACKFILL", by)]
-	return row != nil && !row.Get("repeat").Bool() && w.old.Get("backfill_id").String() != by &&
+	return row != nil && !row.Get("repeat").Bool() &&
 		!at.Before(row.Get("from").Time()) && !at.After(row.Get("to").Time())
 }
 

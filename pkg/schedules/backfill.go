@@ -409,8 +409,7 @@ func (b *Backfill) row(at time.Time) string {
 func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, same *tablestore.Op, at, now time.Time) (Fire, error) {
 	fire := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID}
 	claim := &ledger.OccurrenceClaim{Row: b.row(at), With: same, Replaces: func(row tablestore.Properties) bool {
-		outcome := Outcome(row.Get("outcome").String()) // What the backfill itself has decided is final.
-		return row.Get("backfill_id").String() != b.ID && slices.Contains([]Outcome{Missed, Skipped, Refused}, outcome)
+		return slices.Contains([]Outcome{Missed, Skipped, Refused}, Outcome(row.Get("outcome").String()))
 	}}
 	done, op, err := s.submit(ctx, sc, claim, &fire)
 	if err != nil {

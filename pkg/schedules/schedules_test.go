@@ -81,16 +81,28 @@ func (h *house) beside(store tablestore.Store) *house {
 	return other
 }
 
+// skewed returns a process with the same jobs, whose clock is that much ahead.
+func (h *house) skewed(ahead time.Duration) *house {
+	h.t.Helper()
+	other := h.beside(h.jobs.Store)
+	other.open(schedules.Config{Store: h.jobs.Store, Now: func() time.Time { return tablestore.Now().Add(ahead) }})
+	return other
+}
+
 // build makes the process one of that build.
 func (h *house) build(name string) { h.serve(h.jobs.Store, name) }
 
 // serve opens the schedules of the store.
 func (h *house) serve(store tablestore.Store, build string) {
 	h.t.Helper()
+	h.open(schedules.Config{Store: store, Build: build})
+}
+
+func (h *house) open(cfg schedules.Config) {
+	h.t.Helper()
+	cfg.Commands, cfg.Ledger, cfg.Observe = h.commands, h.jobs.Ledger, h.told.observe
 	var err error
-	if h.ctl, err = schedules.New(schedules.Config{
-		Store: store, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe, Build: build,
-	}); err != nil {
+	if h.ctl, err = schedules.New(cfg); err != nil {
 		h.t.Fatal(err)
 	}
 	if h.cron, err = background.NewCron(background.CronConfig{Schedules: h.ctl}); err != nil {
@@ -227,6 +239,42 @@ func TestSchedule_FiresEachOccurrenceOnce(t *testing.T) {
 			t.Errorf("schedule is %+v (%v)", now, err)
 		}
 	})
+}
+
+// The clock of one of three processes is ten minutes wrong: it may fire ahead of the time, but no occurrence is fired twice, and none is
+// lost. The servers themselves stop if their clock leaves that of the store by more than a minute.
+func TestSchedule_BearsAClockThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]time.Duration{"ahead": 10 * time.Minute, "behind": -10 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				def := minutely()
+				def.CatchUp.Policy = schedules.CatchUpAll
+				sc := h.create(def)
+				replicas := []*house{h, h.beside(h.jobs.Store), h.skewed(wrong)}
+				for range 30*60 + 5 {
+					time.Sleep(time.Second)
+					var passes sync.WaitGroup
+					for _, replica := range replicas {
+						passes.Go(replica.pass)
+					}
+					passes.Wait()
+				}
+				due := time.Now().Add(max(0, wrong)).Sub(sc.CreatedAt) / time.Minute
+				all := h.history()
+				for i, fire := range all {
+					if at := all[0].ScheduledFor.Add(time.Duration(i) * time.Minute); fire.Outcome != fired || !fire.ScheduledFor.Equal(at) {
+						t.Fatalf("occurrence %d, of %s, is %+v", i, at, fire)
+					}
+				}
+				if jobs := len(h.jobs.LiveJobs()); len(all) != int(due) || jobs != len(all) {
+					t.Errorf("%d occurrences with %d jobs, %d were due", len(all), jobs, due)
+				}
+				h.wantToldOnce()
+			})
+		})
+	}
 }
 
 func TestSchedule_AfterADowntimeFollowsItsPolicy(t *testing.T) {
