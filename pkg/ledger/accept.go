@@ -219,8 +219,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if tag, ok := applied.ETags[a.record]; ok {
 		a.recordTag = tag
 	}
-	if with := a.with(); with != nil && applied.ETags[with.Key] != "" {
-		with.ETag = applied.ETags[with.Key]
+	if tag, ok := applied.ETags[a.with().Key]; ok {
+		a.with().ETag = tag
 	}
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
@@ -236,7 +236,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	switch {
 	case lost && conflict.Key == a.record:
 		return a.resolveRecordConflict(ctx)
-	case lost && a.with() != nil && conflict.Key == a.with().Key:
+	case lost && conflict.Key == a.with().Key:
 		return nil, errors.Join(a.freeOwnSlot(ctx), ErrClaimConflict)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
@@ -296,7 +296,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	pre := []tablestore.Stage(nil)
 	if a.recordTag == "" {
 		batch := tablestore.Batch{a.writeRecord(now)}
-		if with := a.with(); with != nil {
+		if with := a.with(); with.Key.Row != "" {
 			batch = append(batch, *with)
 		}
 		pre = append(pre, tablestore.Stage{batch})
@@ -338,10 +338,10 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 	return op
 }
 
-// with returns what is written with the claim, nil if that is nothing.
+// with returns what is written with the claim. If that is nothing, it has no key.
 func (a *acceptance) with() *tablestore.Op {
-	if a.cmd.Claim == nil {
-		return nil
+	if a.cmd.Claim == nil || a.cmd.Claim.With == nil {
+		return &tablestore.Op{}
 	}
 	return a.cmd.Claim.With
 }
