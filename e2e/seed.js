@@ -1,5 +1,5 @@
 // A server with something on every page: jobs in each state, failures of several kinds,
-// pauses, limits, closures, an operation, and a webhook that was not delivered.
+// pauses, limits, closures, an operation, a schedule, and a webhook that was not delivered.
 
 import { eventually } from "./server.js";
 
@@ -65,6 +65,14 @@ export async function seed(server) {
   const tenant = "t".repeat(128);
   await api.call("POST", "/v1/admin/pauses", { tenant_id: tenant, reason: "r".repeat(300) });
   jobs.long = await api.submit({ tenant_id: tenant, doc_id: "d".repeat(128), correlation_id: "c".repeat(128) });
+  // It does not fire while the tests run.
+  await api.call("PUT", "/v1/schedules/acme/new-year", {
+    cron: "30 2 1 1 *", time_zone: "America/Argentina/ComodRivadavia",
+    command: {
+      request_type: "doc.ingest", schema_version: "1", payload: { language: "en" },
+      input_ref: { uri: "s3://in/${scheduled_date}.pdf" }, output_ref: { uri: "s3://out/${scheduled_date}.json" },
+    },
+  });
   const retry = await api.call("POST", "/v1/admin/retries",
     { service: "ocr", error_code: corrupt.code, reason: "a new version of the reader" });
   await eventually("the retry has ended", async () =>
