@@ -11,7 +11,9 @@ test("each page suits a phone, a screen reader and either colour scheme", async 
   const server = await serve(t, ...seeded);
   await seed(server);
   const page = await openPage(server, { viewport: desk });
-  const targets = [...await crawl(page), "/ui/document?tenant_id=acme&doc_id=doc-1"]; // The job that it visits has none.
+  // What no link of a page that it visits leads to: its job has no document, and its list of schedules no tenant.
+  const alone = ["/ui/document?tenant_id=acme&doc_id=doc-1", "/ui/schedules?tenant_id=acme", "/ui/schedules/acme/new-year"];
+  const targets = [...await crawl(page), ...alone];
   t.diagnostic(`${targets.length} pages: ${targets.join(" ")}`);
   const faults = [];
   for (const target of targets) {
