@@ -2,7 +2,6 @@ package background_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +21,7 @@ import (
 // and removes its entry.
 type dueSchedules struct {
 	mu      sync.Mutex
-	entries []ledger.Entry
+	ids     []string // sorted; small, since firing one moves those after it
 	takes   time.Duration
 	fails   bool
 	acts    int
@@ -31,11 +30,7 @@ type dueSchedules struct {
 }
 
 func dueNow(ids ...string) *dueSchedules {
-	d := &dueSchedules{fired: map[string]time.Duration{}, start: time.Now()}
-	for _, id := range ids {
-		d.entries = append(d.entries, ledger.Entry{JobID: id})
-	}
-	return d
+	return &dueSchedules{ids: ids, fired: map[string]time.Duration{}, start: time.Now()}
 }
 
 func (*dueSchedules) Shards() int { return 1 }
@@ -45,12 +40,15 @@ func (d *dueSchedules) Due(
 ) (page []ledger.Entry, next string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(d.entries, from, func(e ledger.Entry, from string) int { return cmp.Compare(e.JobID, from) })
-	end := min(at+limit, len(d.entries))
-	if end < len(d.entries) {
-		next = d.entries[end].JobID
+	at, _ := slices.BinarySearch(d.ids, from)
+	end := min(at+limit, len(d.ids))
+	if end < len(d.ids) {
+		next = d.ids[end]
 	}
-	return slices.Clone(d.entries[at:end]), next, nil
+	for _, id := range d.ids[at:end] {
+		page = append(page, ledger.Entry{JobID: id})
+	}
+	return page, next, nil
 }
 
 func (d *dueSchedules) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutcome, error) {
@@ -65,7 +63,9 @@ func (d *dueSchedules) Act(ctx context.Context, entry ledger.Entry) (ledger.Fire
 		return 0, errors.New("the store is away")
 	}
 	d.fired[entry.JobID] = time.Since(d.start)
-	d.entries = slices.DeleteFunc(d.entries, func(e ledger.Entry) bool { return e == entry })
+	if at, found := slices.BinarySearch(d.ids, entry.JobID); found {
+		d.ids = slices.Delete(d.ids, at, at+1)
+	}
 	return ledger.Acted, nil
 }
 
