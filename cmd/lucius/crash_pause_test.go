@@ -38,30 +38,34 @@ func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
 
 // TestPause_AServerThatStoodStillFencesNoWorker stops the server's process while workers
 // hold steps, for longer than their leases. The server hears the workers before it acts on
-// the leases: no step is done twice.
+// the leases: none of these steps is done twice.
 func TestPause_AServerThatStoodStillFencesNoWorker(t *testing.T) {
 	t.Parallel()
-	lease := waittest.Scale(5 * time.Second)
+	const jobs = 8
+	lease := waittest.Scale(12 * time.Second) // Workers have a third of it to report after the stop.
 	s := newSite(t)
 	server := s.start("--lease-duration", lease.String())
 	l := &load{t: t, site: s, accepted: map[string]string{}}
-	for i := range 8 {
-		l.mustSubmit("tenant_0", fmt.Sprint("key-", i))
+	for i := range jobs {
+		l.mustSubmit("tenant_0", fmt.Sprint("key-", 10*i)) // No job has a date or waits for another: see submit.
 	}
 	ctx, rest := context.WithCancel(t.Context())
 	defer rest()
-	inHand := make(chan struct{}, 100)
-	w := newWorker(t, siteURL, s.http, "worker", func(context.Context, *lucius.Task) (any, error) {
-		inHand <- struct{}{}
-		time.Sleep(lease / 3)
+	inHand, goneOn := make(chan struct{}, jobs), make(chan struct{})
+	w := newWorker(t, siteURL, s.http, "worker", func(_ context.Context, task *lucius.Task) (any, error) {
+		if task.StepID == "extract" && task.AttemptNo == 1 {
+			inHand <- struct{}{}
+			<-goneOn
+		}
 		return lucius.URI("s3://result"), nil
 	})
 	l.workers.Go(func() { _ = w.Run(ctx) }) // A failure shows in the jobs.
-	for range 8 {
-		<-inHand
+	for range jobs {
+		waittest.Receive(t, "the worker holds the first step of each job", inHand)
 	}
 	server.signal(syscall.SIGSTOP)
 	time.Sleep(lease + lease/6)
+	close(goneOn)
 	server.signal(syscall.SIGCONT)
 	for name, id := range l.jobs() {
 		l.await(name, id)
@@ -69,10 +73,8 @@ func TestPause_AServerThatStoodStillFencesNoWorker(t *testing.T) {
 		if err != nil || job.JSON200 == nil {
 			t.Fatal(err)
 		}
-		for _, step := range job.JSON200.Steps {
-			if step.AttemptNo != 1 {
-				t.Errorf("step %s of job %s took %d attempts: %s", step.StepID, id, step.AttemptNo, step.LastErrorCode)
-			}
+		if step := job.JSON200.Steps[0]; step.StepID != "extract" || step.AttemptNo != 1 {
+			t.Errorf("step %s of job %s took %d attempts: %s", step.StepID, id, step.AttemptNo, step.LastErrorCode)
 		}
 	}
 	rest()

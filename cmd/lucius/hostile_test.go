@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +38,9 @@ type attackedServer struct {
 	address string
 	issuer  *tokenIssuer
 	keys    atomic.Int64
+
+	// connectsAgain says that clients lose connections on which they were silent, and connect again.
+	connectsAgain bool
 }
 
 // startAttacked starts the server. More flags override the usual ones.
@@ -96,7 +100,7 @@ func (f *attackedServer) while(attack func()) {
 // submitAndRead submits a command and reads its job.
 func (f *attackedServer) submitAndRead() error {
 	key := fmt.Sprint(f.keys.Add(1))
-	submitted, err := f.good.call(f.t.Context(), http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
+	submitted, err := f.ask(http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
 	if err != nil {
 		return err
 	}
@@ -104,10 +108,31 @@ func (f *attackedServer) submitAndRead() error {
 	if err := json.Unmarshal([]byte(submitted.body), &accepted); err != nil || submitted.status != http.StatusAccepted {
 		return fmt.Errorf("a command is answered %d %s", submitted.status, submitted.body)
 	}
-	if job, err := f.good.call(f.t.Context(), http.MethodGet, "/v1/jobs/"+accepted.JobID, ""); err != nil || job.status != http.StatusOK {
+	if job, err := f.ask(http.MethodGet, "/v1/jobs/"+accepted.JobID, ""); err != nil || job.status != http.StatusOK {
 		return fmt.Errorf("its job is answered %d %s, %w", job.status, job.body, err)
 	}
 	return nil
+}
+
+// ask sends a request of the good client.
+func (f *attackedServer) ask(method, path, body string) (got answer, err error) {
+	err = f.connecting(func() error {
+		got, err = f.good.call(f.t.Context(), method, path, body)
+		return err
+	})
+	return got, err
+}
+
+// connecting calls the function again, for minutes, if the server closed its connection and
+// clients must expect that.
+func (f *attackedServer) connecting(call func() error) error {
+	for begun := time.Now(); ; {
+		err := call()
+		closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		if !closed || !f.connectsAgain || time.Since(begun) > waittest.Bound(f.t) {
+			return err
+		}
+	}
 }
 
 // dial opens a connection that ends with the test, or after the bound of a wait.
