@@ -20,13 +20,13 @@ import (
 // dueSchedules are the schedules that are due. That of the id "hangs" hangs until its context ends; work on another takes some time,
 // and removes its entry.
 type dueSchedules struct {
-	mu      sync.Mutex
-	ids     []string // sorted; small, since firing one moves those after it
-	takes   time.Duration
-	fails   bool
-	acts    int
-	fired   map[string]time.Duration // when, since the start
-	start   time.Time
+	mu    sync.Mutex
+	ids   []string // sorted; small, since firing one moves those after it
+	takes time.Duration
+	fails bool
+	acts  int
+	fired map[string]time.Duration // when, since the start
+	start time.Time
 }
 
 func dueNow(ids ...string) *dueSchedules {

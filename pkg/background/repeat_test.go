@@ -99,32 +99,6 @@ func TestCreate_ContinuesWithTheFiltersOfTheAnswer(t *testing.T) {
 	}
 }
 
-// A search that ends at its bound is continued there, although nothing before it matched.
-func TestCreate_ContinuesAfterTheRowsThatItExamined(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(24 * time.Hour) // The fake clock begins with a month, and the first job is older.
-		jobs := newSketch(0)
-		old := jobs.fail("t", 3, "old")
-		time.Sleep(time.Hour)
-		jobs.fail("t", 100_000, "new")
-		service := serve(t, jobs, ledgertest.Split())
-		request := background.BulkRequest{Filter: search.Filter{ErrorCode: "old"}}
-		first := create(t, service, "", request)
-		if first.Matched != 0 || !first.Truncated {
-			t.Fatalf("the first operation is %+v", first)
-		}
-		request.After = first.ID
-		if next := create(t, service, "", request); next.Truncated || !slices.Equal(ids(get(t, service, next.ID)), old) {
-			t.Errorf("the next one is %+v", next)
-		}
-		request.Filter.ErrorCode = "new"
-		if _, err := service.Create(t.Context(), "", request); apierror.From(err).Errors[0].Pointer != "/after" {
-			t.Errorf("after an operation with another filter: %v", err)
-		}
-	})
-}
-
 // halting is a ledger whose first page of tenants is shorter than the following ones, as a store may
 // answer.
 type halting struct {
