@@ -44,7 +44,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := serveOn(t, dir, longTimeouts...)
-	const jobs = 3000
+	const jobs = manyWaiting
 	for n := 0; n < jobs; n += 100 {
 		var batch api.BatchRequest
 		for m := range 100 {

@@ -55,9 +55,10 @@ type testServer struct {
 }
 
 // shortTimeouts let a whole retry schedule pass within seconds. A test that is in a race with
-// one of them sets it by itself.
+// one of them sets it by itself. Loops that pass more often than these would keep a processor busy
+// under the race detector, with nothing to do, and on a busy machine no server would get on.
 var shortTimeouts = []string{
-	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "10ms", "--outbox-retry-interval", "10ms",
+	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "debug",
 }
 
