@@ -177,7 +177,7 @@ func (h *history) step() string {
 
 func TestCounts_AreTrueAfterEveryChange(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(8) {
+	for seed := range histories {
 		synctest.Test(t, func(t *testing.T) {
 			h := &history{p: alone(t), rng: rand.New(rand.NewPCG(seed, 1))}
 			for range 200 {
