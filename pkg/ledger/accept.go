@@ -236,7 +236,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	switch {
 	case lost && conflict.Key == a.record:
 		return a.resolveRecordConflict(ctx)
-	case lost && conflict.Key == a.with().Key:
+	case lost && conflict.Key.Row != "" && conflict.Key == a.with().Key: // A store may not know the row.
 		return nil, errors.Join(a.freeOwnSlot(ctx), ErrClaimConflict)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
