@@ -9,12 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/schedules"
@@ -53,10 +54,11 @@ type parts struct {
 	queue      *workqueue.Queue
 	callbacks  *callbacks.Service
 	reconciler *background.Reconciler
-	admission  *admission.Service
-	gate       *admission.Gate
-	limited    bool            // the scenario has a limit
-	pauses     bool            // operators pause dispatch
+	gate       *pauses.Gate
+	limits     *limits.Service
+	limitGate  *limits.Gate
+	limited    bool            // the scenario has a limit, and the loops of the gate run
+	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
 	counts     *search.Counts
@@ -156,7 +158,7 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	cfg.Freed = func(slots []statemachine.RunSlot) {
 		if made.limited {
-			made.gate.Freed(slots)
+			made.limitGate.Freed(slots)
 		}
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
@@ -192,21 +194,22 @@ func (p *process) open(w *world) (*parts, error) {
 	if err := made.addLoops(w, p, store, handoff, publisher); err != nil {
 		return nil, err
 	}
-	if err := made.serve(w, p, store); err != nil {
+	if err := made.serve(ctx, w, p, store); err != nil {
 		return nil, err
 	}
-	if w.scenario.pauses || w.scenario.limits { // Without its loops the gate is asked nothing.
+	if w.scenario.pauses {
 		made.every(time.Second, background.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	if w.scenario.limits {
-		made.loops = append(made.loops, loop{"tokens", made.gate.Run})
+		made.every(time.Second, background.Loop{Name: "limits", Pass: made.limitGate.Refresh})
+		made.loops = append(made.loops, loop{"tokens", made.limitGate.Run})
 	}
 	return made, nil
 }
 
-// openQueue opens the gate, and the queue whose claims ask it.
+// openQueue opens the limits, and the queue whose claims ask them.
 func (m *parts) openQueue(ctx context.Context, w *world, p *process, store tablestore.Store, mirror *workqueue.Mirror) error {
-	asked, err := m.openGate(ctx, w, store)
+	asked, err := m.openLimits(ctx, w, store)
 	if err != nil {
 		return err
 	}
@@ -218,20 +221,21 @@ func (m *parts) openQueue(ctx context.Context, w *world, p *process, store table
 	return err
 }
 
-// openGate opens the pauses and limits, and returns the gate that claims ask: nil unless there are limits.
-func (m *parts) openGate(ctx context.Context, w *world, store tablestore.Store) (asked *admission.Gate, err error) {
+// openLimits opens the limits, and returns the gate that claims ask: nil unless there are limits,
+// since only then its loops run.
+func (m *parts) openLimits(ctx context.Context, w *world, store tablestore.Store) (asked *limits.Gate, err error) {
 	steady := func() float64 { return 0.5 } // Several closures may be written at once, in any order.
-	m.admission = admission.New(store, m.ledger.Tables().Queue, steady)
+	m.limits = limits.New(store, m.ledger.Tables().Queue, steady)
 	if w.scenario.limits {
-		if _, err := m.admission.SetLimit(ctx, w.limit()); err != nil {
+		if _, err := m.limits.Set(ctx, w.limit()); err != nil {
 			return nil, err
 		}
 	}
-	m.gate, err = admission.NewGate(ctx, admission.Config{
-		Service: m.admission, Runs: m.ledger, Skew: limitSkew, Random: steady, Logger: w.log,
+	m.limitGate, err = limits.NewGate(ctx, limits.Config{
+		Service: m.limits, Runs: m.ledger, Skew: limitSkew, Random: steady, Logger: w.log,
 	})
 	if err == nil && w.scenario.limits {
-		asked, m.limited = m.gate, true
+		asked, m.limited = m.limitGate, true
 	}
 	return asked, err
 }
@@ -257,7 +261,7 @@ func (m *parts) every(interval time.Duration, l background.Loop) {
 // closeScope closes what a throttled RESULT says, in scenarios with a limit.
 func (m *parts) closeScope(_ context.Context, c statemachine.Closure) {
 	if m.limited {
-		m.gate.Close(c)
+		m.limitGate.Close(c)
 	}
 }
 
@@ -274,7 +278,7 @@ func (m *parts) held(target statemachine.Target) bool {
 func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }
 
 // limitSkew is allowed between clocks. All have one clock here: a model of the arithmetic has
-// others (pkg/admission).
+// others (pkg/limits).
 const limitSkew = 250 * time.Millisecond
 
 // mirrorLimit is small, so that mirrors sometimes overflow.

@@ -9,12 +9,13 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -37,7 +38,8 @@ type readiness struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
 	bus        *bus
-	gate       *admission.Gate
+	gate       *pauses.Gate
+	limits     *limits.Gate
 	reconciler *background.Reconciler
 	clock      *clockCheck
 	watchers   []*background.Watcher
@@ -147,7 +149,10 @@ func (r *readiness) warnings(now time.Time) []string {
 		warnings = append(warnings, warning)
 	}
 	if r.gate.Stale() {
-		warnings = append(warnings, "the pauses and limits cannot be read, so nothing is dispatched or started: see the log")
+		warnings = append(warnings, "the pauses cannot be read, so nothing is dispatched: see the log")
+	}
+	if r.limits.Stale() {
+		warnings = append(warnings, "the limits cannot be read, so nothing starts: see the log")
 	}
 	for _, pause := range r.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)
