@@ -219,9 +219,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if tag, ok := applied.ETags[a.record]; ok {
 		a.recordTag = tag
 	}
-	if tag, ok := applied.ETags[a.with().Key]; ok {
-		a.with().ETag = tag
-	}
+	a.cmd.Claim.wrote(applied)
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
 	}
@@ -236,7 +234,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	switch {
 	case lost && conflict.Key == a.record:
 		return a.resolveRecordConflict(ctx)
-	case lost && conflict.Key.Row != "" && conflict.Key == a.with().Key: // A store may not know the row.
+	case lost && a.cmd.Claim.goesWith(conflict.Key):
 		return nil, errors.Join(a.freeOwnSlot(ctx), ErrClaimConflict)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
@@ -296,8 +294,8 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	pre := []tablestore.Stage(nil)
 	if a.recordTag == "" {
 		batch := tablestore.Batch{a.writeRecord(now)}
-		if with := a.with(); with.Key.Row != "" {
-			batch = append(batch, *with)
+		if claim := a.cmd.Claim; claim != nil && claim.With != nil {
+			batch = append(batch, *claim.With)
 		}
 		pre = append(pre, tablestore.Stage{batch})
 	}
@@ -336,14 +334,6 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 	}
 	op.Properties = recordCodec.Encode(&record, columns)
 	return op
-}
-
-// with returns what is written with the claim. If that is nothing, it has no key.
-func (a *acceptance) with() *tablestore.Op {
-	if a.cmd.Claim == nil || a.cmd.Claim.With == nil {
-		return &tablestore.Op{}
-	}
-	return a.cmd.Claim.With
 }
 
 // accepted runs the post-commit work and returns the answer.

@@ -25,6 +25,21 @@ type OccurrenceClaim struct {
 	With *tablestore.Op
 }
 
+// goesWith reports whether the claim is written with the row of that key.
+func (c *OccurrenceClaim) goesWith(key tablestore.Key) bool {
+	return c != nil && c.With != nil && c.With.Key == key
+}
+
+// wrote notes the version of the row With, if it was written.
+func (c *OccurrenceClaim) wrote(applied tablestore.Applied) {
+	if c == nil || c.With == nil {
+		return
+	}
+	if tag, ok := applied.ETags[c.With.Key]; ok {
+		c.With.ETag = tag
+	}
+}
+
 // ClaimOpen is the outcome of a claim of which an accept may be under way.
 const ClaimOpen = "claimed"
 
@@ -38,7 +53,7 @@ type claimState struct {
 // ErrClaimSettled is returned for a command whose claim has an outcome without a job, or whose job is purged.
 var ErrClaimSettled = errors.New("the occurrence is decided")
 
-// ErrClaimConflict is returned for a command that another writer of the row With of its claim came before.
+// ErrClaimConflict is returned for a command if another writer has changed the row With of its claim.
 var ErrClaimConflict = errors.New("the row that is written with the claim has changed")
 
 // same reports whether the record is of the same command, as far as one record is of one command.

@@ -339,7 +339,7 @@ func (s *Service) outrun(ctx context.Context, id string, b *Backfill, tag tables
 //
 // It returns the version that the backfill then has.
 func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablestore.ETag, now time.Time) (tablestore.ETag, error) {
-	same := &tablestore.Op{
+	touch := &tablestore.Op{
 		Verb: tablestore.Replace, Key: s.key(sc.id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, nil),
 	}
 	cal, err := s.pin(ctx, sc, b)
@@ -352,18 +352,18 @@ func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablest
 		at, ok := cal.Next(b.Cursor)
 		if !ok || at.After(b.To) {
 			b.Done, b.EndedAt = true, now
-			return same.ETag, nil
+			return touch.ETag, nil
 		}
 		if n == burst {
-			return same.ETag, nil
+			return touch.ETag, nil
 		}
-		fire, err := s.refire(ctx, sc, b, same, at, now)
+		fire, err := s.refire(ctx, sc, b, touch, at, now)
 		switch {
 		case errors.Is(err, ledger.ErrClaimConflict): // Before passing: to a client, it would be an error of the server.
 			return "", err
 		case err != nil && (passing(err) || fire.waits(err)):
 			b.Due, b.Detail = now.Add(max(b.Due.Sub(now), backfillAgain)), reason(err)
-			return same.ETag, nil
+			return touch.ETag, nil
 		case err != nil:
 			return "", err
 		}
@@ -405,10 +405,11 @@ func (b *Backfill) row(at time.Time) string {
 	return fireRow(at)
 }
 
-// refire fires an occurrence of the past, unless it has a job. Its claim is written with the backfill, which same leaves as it is.
-func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, same *tablestore.Op, at, now time.Time) (Fire, error) {
+// refire fires an occurrence of the past, unless it has a job. Its claim is written with touch, which
+// changes nothing of the backfill but its version.
+func (s *Service) refire(ctx context.Context, sc *stored, b *Backfill, touch *tablestore.Op, at, now time.Time) (Fire, error) {
 	fire := Fire{ScheduledFor: at, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID}
-	claim := &ledger.OccurrenceClaim{Row: b.row(at), With: same, Replaces: func(row tablestore.Properties) bool {
+	claim := &ledger.OccurrenceClaim{Row: b.row(at), With: touch, Replaces: func(row tablestore.Properties) bool {
 		return slices.Contains([]Outcome{Missed, Skipped, Refused}, Outcome(row.Get("outcome").String()))
 	}}
 	done, op, err := s.submit(ctx, sc, claim, &fire)

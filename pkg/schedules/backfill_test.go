@@ -69,6 +69,21 @@ func (h *house) missing() schedules.BackfillRequest {
 	return schedules.BackfillRequest{Change: nightly, From: begin.Add(time.Second), To: time.Now().Add(-61 * time.Second), Key: "k"}
 }
 
+// onEachBackfill runs the test on each store, with a request that leaves alone what has a job and with one that repeats it.
+func onEachBackfill(t *testing.T, test func(t *testing.T, h *house, request schedules.BackfillRequest)) {
+	t.Helper()
+	for _, repeat := range []bool{false, true} {
+		t.Run(fmt.Sprint("repeat ", repeat), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				request := h.missing()
+				request.Repeat = repeat
+				test(t, h, request)
+			})
+		})
+	}
+}
+
 func TestBackfill_FiresWhatHasNoJob(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
@@ -210,30 +225,23 @@ func (s *commits) Commit(ctx context.Context, batch tablestore.Batch) ([]tablest
 // A process fires occurrences of a backfill, and crashes before it commits that.
 func TestBackfill_CountsItsOwnAfterACrash(t *testing.T) {
 	t.Parallel()
-	for _, repeat := range []bool{false, true} {
-		t.Run(fmt.Sprint("repeat ", repeat), func(t *testing.T) {
-			t.Parallel()
-			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
-				request := h.missing()
-				request.Repeat = repeat
-				h.backfill(request)
-				lossy := &commits{Store: h.jobs.Store}
-				lossy.lost.Store(true)
-				other := h.beside(lossy)
-				_, _ = other.cron.RunOnce(t.Context())
-				other.cron.Wait()
-				if b := h.newestBackfill(); b.Fired != 0 || len(h.jobs.LiveJobs()) < 10 {
-					t.Errorf("after the crash: %+v", b)
-				}
-				h.run(5 * time.Second)
-				want := counts{Total: 20, Fired: 18, Left: 2, Done: true}
-				if repeat {
-					want.Fired, want.Left = 20, 0
-				}
-				h.wantBackfill(want)
-			})
-		})
-	}
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		h.backfill(request)
+		lossy := &commits{Store: h.jobs.Store}
+		lossy.lost.Store(true)
+		other := h.beside(lossy)
+		_, _ = other.cron.RunOnce(t.Context())
+		other.cron.Wait()
+		if b := h.newestBackfill(); b.Fired != 0 || len(h.jobs.LiveJobs()) < 10 {
+			t.Errorf("after the crash: %+v", b)
+		}
+		h.run(5 * time.Second)
+		want := counts{Total: 20, Fired: 18, Left: 2, Done: true}
+		if request.Repeat {
+			want.Fired, want.Left = 20, 0
+		}
+		h.wantBackfill(want)
+	})
 }
 
 func TestBackfill_IsCancelled(t *testing.T) {
@@ -282,41 +290,35 @@ func (s *slowReads) Get(ctx context.Context, key tablestore.Key) (tablestore.Row
 	return s.Store.Get(ctx, key)
 }
 
-// A process that stands still until its backfill has ended claims nothing for it. Were it to fail then, nobody would decide that.
+// A process that stands still until its backfill has ended claims nothing for it: no other process would decide such a claim if this
+// one failed.
 func TestBackfill_ClaimsNothingOnceItHasEnded(t *testing.T) {
 	t.Parallel()
-	for _, repeat := range []bool{false, true} {
-		t.Run(fmt.Sprint("repeat ", repeat), func(t *testing.T) {
-			t.Parallel()
-			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
-				request := h.missing()
-				request.Repeat = repeat
-				b := h.backfill(request)
-				due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
-				if err != nil || len(due) != 1 {
-					t.Fatalf("the backfill is not due: %v (%v)", due, err)
-				}
-				before := len(h.jobs.LiveJobs())
-				other := h.beside(&slowReads{Store: h.jobs.Store, stand: func() {
-					if _, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil {
-						t.Error(err)
-					}
-					h.run(5 * time.Second)
-					h.wantBackfill(counts{Total: 20, Done: true})
-				}})
-				_, err = other.ctl.Act(t.Context(), due[0])
-				if !errors.Is(err, ledger.ErrClaimConflict) {
-					t.Errorf("the slow process: %v", err)
-				}
-				if now := len(h.jobs.LiveJobs()); now != before {
-					t.Errorf("%d jobs, %d before: the backfill had ended", now, before)
-				}
-				if slices.Contains(h.outcomes(), schedules.Claimed) {
-					t.Errorf("an occurrence stays claimed: %+v", h.history())
-				}
-			})
-		})
-	}
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		b := h.backfill(request)
+		due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+		if err != nil || len(due) != 1 {
+			t.Fatalf("the backfill is not due: %v (%v)", due, err)
+		}
+		before := len(h.jobs.LiveJobs())
+		other := h.beside(&slowReads{Store: h.jobs.Store, stand: func() {
+			if _, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil {
+				t.Error(err)
+			}
+			h.run(5 * time.Second)
+			h.wantBackfill(counts{Total: 20, Done: true})
+		}})
+		_, err = other.ctl.Act(t.Context(), due[0])
+		if !errors.Is(err, ledger.ErrClaimConflict) {
+			t.Errorf("the slow process: %v", err)
+		}
+		if now := len(h.jobs.LiveJobs()); now != before {
+			t.Errorf("%d jobs, %d before: the backfill had ended", now, before)
+		}
+		if slices.Contains(h.outcomes(), schedules.Claimed) {
+			t.Errorf("an occurrence stays claimed: %+v", h.history())
+		}
+	})
 }
 
 func TestBackfill_KeepsTheVersionThatItBeganWith(t *testing.T) {

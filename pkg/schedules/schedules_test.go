@@ -241,7 +241,7 @@ func TestSchedule_FiresEachOccurrenceOnce(t *testing.T) {
 }
 
 // The clock of one of three processes is ten minutes wrong: it may fire ahead of the time, but no occurrence is fired twice, and none is
-// lost. The servers themselves stop if their clock leaves that of the store by more than a minute.
+// lost. A server on a shared store would not even pass: it acts on no deadlines while its clock differs by more than its tolerance.
 func TestSchedule_BearsAClockThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]time.Duration{"ahead": 10 * time.Minute, "behind": -10 * time.Minute} {
