@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -419,21 +417,6 @@ func TestCallersForAllTenantsGetTheUseCasesNotFound(t *testing.T) {
 	wantProblem(t, g.as(t, "read:*", "GET /v1/jobs/"+noJob, ""), apierror.JobNotFound, "As the use case says.")
 	if read := g.store.read(); len(read) != 1 {
 		t.Errorf("%q were read", read)
-	}
-}
-
-// A worker that still gets work of a protocol that was removed is not told that there is none.
-func TestAClaimThatGotWorkIsNotWarned(t *testing.T) {
-	t.Parallel()
-	h := newHarness(t)
-	h.queued(t, 1)
-	h.useCases.Protocols.Replace(musttest.Make(t, commands.LoadProtocolsFS, orderProtocols))
-	for _, want := range []struct{ items, warnings int }{{1, 0}, {0, 1}} {
-		got := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", fmt.Sprintf(
-			`{"owner":"w","request_id":"r%d","services":["ocr"],"step_types":["OCR"]}`, want.items)))
-		if len(got.Items) != want.items || len(got.Warnings) != want.warnings {
-			t.Errorf("%d items and the warnings %v, want %d and %d", len(got.Items), got.Warnings, want.items, want.warnings)
-		}
 	}
 }
 

@@ -38,9 +38,9 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		claimed := api.ClaimedWork{Items: make([]api.WorkItem, len(views))}
-		if len(views) == 0 || max(len(request.Services), len(request.StepTypes)) > 1 { // Otherwise there is work of all that it names.
-			claimed.Warnings = claimWarnings(&request, reach.Services, e.Protocols.Current().Services())
+		claimed := api.ClaimedWork{
+			Items:    make([]api.WorkItem, len(views)),
+			Warnings: claimWarnings(&request, reach.Services, e.Protocols.Current().Services()),
 		}
 		for i := range views {
 			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {
