@@ -48,10 +48,10 @@
 // caller's fault, the account counts as out of service. A [breaker.Set] then
 // holds requests back for 1 s, later for up to 10 s, lets a page of 3 through to
 // see whether the account is back, and afterwards as many as it carries again
-// step by step. Requests of the first second wait; later ones fail at once. So an
-// account that throttles is not kept busy by retries, and callers are not kept
-// waiting. A throttled partition counts as the account, which sends the same answer, as
-// long as no other succeeds.
+// step by step. Requests of the first second wait for their turn, up to 2 s, which is
+// no try; later ones fail at once. So an account that throttles is not kept busy by
+// retries, and callers are not kept waiting. A throttled partition counts as the
+// account, which sends the same answer, as long as no other succeeds.
 //
 // # Unknown outcomes
 //

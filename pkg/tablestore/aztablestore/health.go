@@ -20,16 +20,20 @@ const account = "account"
 // more.
 func circuitOf(call time.Duration) breaker.Config {
 	return breaker.Config{Bus: breaker.Settings{
-		TripAfter: 20, CoolDown: time.Second, MaxCoolDown: 10 * time.Second,
+		TripAfter: 20, CoolDown: firstCoolDown, MaxCoolDown: 10 * time.Second,
 		Probes: 3, ProbeTimeout: call + call/2,
 		RampStep: 500,
 	}}
 }
 
-// patience is the longest time that a request waits for an open circuit: the first
-// cool-down. This bridges a brief outage; in a longer one the caller gets an error at once,
-// so that requests do not pile up.
-const patience = time.Second
+// firstCoolDown is the first cool-down of the circuit. A request waits for the end of no
+// longer one: this bridges a brief outage; in a longer one the caller gets an error at
+// once, so that requests do not pile up.
+const firstCoolDown = time.Second
+
+// patience is the longest time that the circuit holds a request back: the first cool-down,
+// and as long again for its turn among the requests that the circuit admits slowly after it.
+const patience = 2 * firstCoolDown
 
 // errHeld is wrapped by the cause of a request that an open circuit held back.
 var errHeld = errors.New("held back")
@@ -120,12 +124,12 @@ func (s *Store) attempt(ctx context.Context, r request, try func(context.Context
 }
 
 // held returns the failure of a request that the circuit did not admit before that time.
-// An open circuit admits none earlier; a half-open one may, so the request waits no
-// longer than between any two tries.
+// An open circuit admits none earlier; one that is half-open, or has closed since, may, so the
+// request waits no longer than between any two tries.
 func (s *Store) held(retryAt time.Time) *requestError {
 	now := time.Now()
 	f := &requestError{effect: notTaken, op: -1, cause: errHeld}
-	if s.circuit.State(breaker.Bus, now) != breaker.HalfOpen {
+	if s.circuit.State(breaker.Bus, now) == breaker.Open {
 		f.wait = retryAt.Sub(now)
 	}
 	for _, open := range s.circuit.Open(now) {

@@ -73,7 +73,7 @@ func TestOutage_IsNotHammered(t *testing.T) {
 }
 
 // TestOutage_OfAMomentIsBridged: callers do not notice if the account is unreachable for
-// less than a second.
+// less than a second, also if they are more than the circuit admits at once after it.
 func TestOutage_OfAMomentIsBridged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestOutage_OfAMomentIsBridged(t *testing.T) {
 			return row()
 		})
 		var callers sync.WaitGroup
-		for range 100 {
+		for range 300 {
 			callers.Go(func() {
 				if _, err := store.Get(t.Context(), key("a")); err != nil {
 					t.Errorf("get: %v", err)

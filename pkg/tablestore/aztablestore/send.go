@@ -34,9 +34,9 @@ type request struct {
 }
 
 // send calls try, each time with its own deadline, until the request
-// succeeds, is refused, no tries are left, or a circuit is open for long. It
-// returns the last failure; turnedAway says that the service answered an earlier
-// try, so it has at least seen the request.
+// succeeds, is refused, no tries are left, or the circuit holds it back for longer
+// than patience. It returns the last failure; turnedAway says that the service
+// answered an earlier try, so it has at least seen the request.
 //
 // A write is sent again only if it was certainly not applied: otherwise it could
 // conflict with itself, or bring back rows that other writers have removed
@@ -44,6 +44,7 @@ type request struct {
 func (s *Store) send(ctx context.Context, r request, try func(context.Context) error) (turnedAway bool, failed *requestError) {
 	delays := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
+	var heldSince time.Time
 	for tries := 1; ; tries++ {
 		failed = s.attempt(ctx, r, try)
 		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable ||
@@ -54,7 +55,16 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 			return turnedAway, failed // The caller is as patient as the service is slow: the next try would be as late.
 		}
 		held := errors.Is(failed, errHeld)
-		if tries >= s.options.limits.tries || ctx.Err() != nil || held && failed.wait > patience {
+		if held {
+			tries-- // It was not sent.
+			if heldSince.IsZero() {
+				heldSince = time.Now()
+			}
+			if failed.wait > firstCoolDown || time.Since(heldSince) > patience {
+				return turnedAway, failed
+			}
+		}
+		if tries >= s.options.limits.tries || ctx.Err() != nil {
 			return turnedAway, failed
 		}
 		delay := max(delays.NextBackOff(), failed.wait)
