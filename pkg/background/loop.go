@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -14,9 +15,10 @@ const (
 	// maxBackoff bounds the delay after failed passes, and so how late a loop notices
 	// that the store is back.
 	maxBackoff = 5 * time.Second
-	// suspended is the delay of a pass beyond which the process, or its host, must have
-	// been suspended.
+	// suspended is the time between two looks of a [watch] beyond which the process, or its
+	// host, must have been suspended; lookEvery is the time that is planned.
 	suspended = time.Second
+	lookEvery = suspended / 4
 )
 
 // Pass is what one pass did.
@@ -52,8 +54,8 @@ type Loop struct {
 	Rest func() time.Duration
 	// Wake starts a pass at once. Optional.
 	Wake <-chan struct{}
-	// Resumed is called before a pass that starts more than a second late, because the
-	// process or its host was suspended. Optional.
+	// Resumed is called before the first pass after the process or its host was suspended for
+	// more than a second, between two passes or within one. Optional.
 	Resumed func(now time.Time)
 	// Drain waits for work that passes have started. Run calls it before it returns.
 	// Optional.
@@ -78,7 +80,10 @@ func (l Loop) Run(ctx context.Context) error {
 		defer l.Drain()
 	}
 	failures := 0
-	planned := time.Now()
+	watch := watch{last: time.Now()}
+	if l.Resumed != nil {
+		defer watch.start()()
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -89,8 +94,7 @@ func (l Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		begin := time.Now()
-		// Compare wall clocks: the monotonic clock may stop while the host is suspended.
-		if begin.Round(0).Sub(planned.Round(0)) > suspended && l.Resumed != nil {
+		if l.Resumed != nil && watch.resumed(begin) {
 			l.Resumed(begin)
 		}
 		err := l.Pass(ctx)
@@ -109,12 +113,54 @@ func (l Loop) Run(ctx context.Context) error {
 			delay = max(delay, l.Rest())
 		}
 		delay += time.Duration(float64(delay) * l.Jitter * (random() - 0.5))
-		if planned = begin.Add(delay); planned.Before(end) {
-			planned = end
-		}
 		if l.Observe != nil {
 			l.Observe(end.Sub(begin), err)
 		}
-		timer.Reset(time.Until(planned))
+		timer.Reset(max(0, time.Until(begin.Add(delay))))
 	}
+}
+
+// watch looks at the clock four times a second. If a second passed without a look, the process
+// or its host was suspended. The length of a pass does not tell that: it may have waited for a
+// slow store. A watch is safe for concurrent use.
+type watch struct {
+	mu    sync.Mutex
+	last  time.Time // the latest look
+	found bool      // a suspension, since the last call of resumed
+}
+
+// start looks until the function that it returns is called.
+func (w *watch) start() (stop func()) {
+	ticker, end, ended := time.NewTicker(lookEvery), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				w.look(time.Now())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+// look compares wall clocks, because the monotonic clock may stop while the host is suspended.
+func (w *watch) look(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = w.found || now.Round(0).Sub(w.last.Round(0)) > suspended
+	w.last = now
+}
+
+// resumed looks, and reports whether there was a suspension since the last call.
+func (w *watch) resumed(now time.Time) bool {
+	w.look(now)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := w.found
+	w.found = false
+	return found
 }

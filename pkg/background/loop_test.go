@@ -116,28 +116,6 @@ func TestLoop_WakeStartsAPassAtOnce(t *testing.T) {
 	})
 }
 
-// If the process is suspended between two passes, Resumed is called before the second.
-func TestLoop_NoticesASuspension(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := diary{start: time.Now()}
-		loop := background.Loop{
-			Pass:    func(context.Context) error { return nil },
-			Resumed: func(time.Time) { d.pass() },
-		}
-		passes := 0
-		loop.Observe = func(time.Duration, error) {
-			if passes++; passes == 2 {
-				time.Sleep(time.Minute)
-			}
-		}
-		run(t, loop, 2*time.Minute)
-		if diff := cmp.Diff("1m1s", strings.Join(d.at, " ")); diff != "" {
-			t.Errorf("resumed (-want +got):\n%s", diff)
-		}
-	})
-}
-
 // Run waits for the work that passes have started before it returns. A pass that the end
 // of the context interrupts does not count as a failure.
 func TestLoop_Stops(t *testing.T) {

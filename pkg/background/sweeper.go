@@ -146,7 +146,7 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 	pass := SweeperPass{Outcomes: map[ledger.FireOutcome]int{}}
 	var mu sync.Mutex // guards pass
 	fire := func(entry ledger.Entry) {
-		event := statemachine.DeadlinePassed{Topic: bus.Topic, Replies: bus.Replies}
+		event := statemachine.DeadlinePassed{By: now, Topic: bus.Topic, Replies: bus.Replies}
 		if entry.Due.Before(s.outage) {
 			event.Outage = s.outage
 		}

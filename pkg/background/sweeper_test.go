@@ -271,26 +271,63 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		id := b.published()
-		b.accept("observed")
-		var told bool
-		suspended := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b.ledger, Observe: func(background.SweeperPass) { told = true }})
-		loop := suspended.Loop()
-		suspend := sync.OnceFunc(func() { time.Sleep(10 * time.Minute) })
-		loop.Observe = func(time.Duration, error) {
-			if told {
-				suspend()
-			}
-		}
-		stop := running(t, loop)
-		time.Sleep(10*time.Minute + 30*time.Second)
+		loop := b.Loop()
+		time.Sleep(10 * time.Minute) // The loop does not run, as in a process that stands still.
+		loop.Resumed(time.Now())
+		b.pass(t)
 		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 			t.Errorf("step is %s as soon as the process resumes", step.State)
 		}
 		time.Sleep(31 * time.Second)
+		b.pass(t)
 		if step := b.step(id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
 		}
-		stop()
+	})
+}
+
+// standing is a ledger whose process stands still once, after it has read what is due.
+type standing struct {
+	*ledger.Ledger
+	still func()
+}
+
+func (s *standing) Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
+) ([]ledger.Entry, string, error) {
+	entries, next, err := s.Ledger.Due(ctx, kind, shard, now, limit, from)
+	if len(entries) > 0 {
+		s.still()
+	}
+	return entries, next, err
+}
+
+// A pass that stood still between its read and its act fences no worker whose lease ended
+// meanwhile. The next pass gives the grace.
+func TestSweeper_GivesAGraceAfterASuspensionInAPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &standing{still: sync.OnceFunc(func() { time.Sleep(time.Hour) })}
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { s.Ledger = l; return s })
+		id := b.published()
+		time.Sleep(20 * time.Second)
+		b.ledger.Apply(id, ledgertest.Started(b.ledger.Handoff.Last())) // The entry of the ACK timeout stays.
+		time.Sleep(11 * time.Second)
+		if pass := b.pass(t); pass.Read != 1 {
+			t.Fatalf("%+v", pass)
+		}
+		if step := b.step(id); step.State != statemachine.StepInProgress {
+			t.Fatalf("step is %s, %s as soon as the process resumes", step.State, step.LastErrorCode)
+		}
+		b.Loop().Resumed(time.Now())
+		b.pass(t)
+		if step := b.step(id); step.State != statemachine.StepInProgress {
+			t.Fatalf("step is %s, %s in the next pass", step.State, step.LastErrorCode)
+		}
+		time.Sleep(time.Hour)
+		b.pass(t)
+		if step := b.step(id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorLeaseExpired {
+			t.Errorf("step is %s, %s after the grace", step.State, step.LastErrorCode)
+		}
 	})
 }
 

@@ -167,6 +167,9 @@ type Product struct {
 // DeadlinePassed is a schedule entry that came due: the decision does everything that is
 // due by now.
 type DeadlinePassed struct {
+	// By is when the entry was found due. A worker's deadline after it is left to the next
+	// pass, which knows of an outage since then. Optional. Defaults to now.
+	By time.Time
 	// Outage is when the last outage ended in which workers could not report, or the zero
 	// time. An attempt whose deadline passed before then gets a grace period of one ACK
 	// timeout, or a third of its lease, from that time on.

@@ -16,7 +16,7 @@ func (e DeadlinePassed) decide(c *change) {
 		return
 	}
 	step := c.active()
-	if step != nil && (c.grace(step, e.outage(step, c.agg.Outbox)) || c.overdue(step)) {
+	if step != nil && (c.grace(step, e.outage(step, c.agg.Outbox)) || c.overdue(step, e.By)) {
 		return
 	}
 	c.note(Transition{
@@ -63,9 +63,12 @@ func (c *change) grace(step *Step, outage time.Time) bool {
 }
 
 // overdue acts on the passed deadlines of the active step, and reports whether there was
-// one.
-func (c *change) overdue(step *Step) bool {
+// one. A worker's deadline must have passed by that time, unless it is zero.
+func (c *change) overdue(step *Step, by time.Time) bool {
 	now := c.env.Now
+	if by.IsZero() || by.After(now) {
+		by = now
+	}
 	switch step.State {
 	case StepDispatching:
 		if c.agg.Outbox.DueAt.After(now) {
@@ -82,7 +85,7 @@ func (c *change) overdue(step *Step) bool {
 			c.dispatch(step, "the bus was changed")
 			return true
 		}
-		if step.LeaseExpiresAt.IsZero() || step.LeaseExpiresAt.After(now) {
+		if step.LeaseExpiresAt.IsZero() || step.LeaseExpiresAt.After(by) {
 			return false
 		}
 		c.failAttempt(step, CauseAck, failure{
@@ -91,7 +94,7 @@ func (c *change) overdue(step *Step) bool {
 		})
 	case StepInProgress:
 		end := step.attemptEnd()
-		if end.After(now) {
+		if end.After(by) {
 			return false
 		}
 		f := failure{code: ErrorLeaseExpired, trigger: "lease expired"}

@@ -50,8 +50,8 @@ var verbs = map[string]verb{
 		}
 		return result
 	}},
-	"deadline-passed": {"outage", func(a *args) statemachine.Event {
-		return statemachine.DeadlinePassed{Outage: a.clock("outage")}
+	"deadline-passed": {"by outage", func(a *args) statemachine.Event {
+		return statemachine.DeadlinePassed{By: a.clock("by"), Outage: a.clock("outage")}
 	}},
 	"cancel": {"", func(*args) statemachine.Event { return statemachine.Cancel{} }},
 	"pause":  {"", func(*args) statemachine.Event { return statemachine.Pause{} }},
