@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -20,8 +20,8 @@ const (
 )
 
 // limit is the limit of a scenario with one: of starts, of what runs at once, or of both.
-func (w *world) limit() limits.Limit {
-	one := limits.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow, MaxRunning: w.scenario.running}
+func (w *world) limit() admission.Limit {
+	one := admission.Limit{Scope: limitScope, Count: limitCount, Window: limitWindow, MaxRunning: w.scenario.running}
 	if one.MaxRunning > 0 && !w.scenario.shared {
 		one.Count, one.Window = 0, 0
 	}
@@ -29,7 +29,7 @@ func (w *world) limit() limits.Limit {
 }
 
 // limitScope is what is limited.
-var limitScope = limits.Scope{Service: "svc1"}
+var limitScope = admission.Scope{Service: "svc1"}
 
 // checkStarts compares the starts of the limited service with its limit. A start counts at the
 // moment at which its process sent the write, whenever that was applied.

@@ -9,13 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/schedules"
@@ -54,11 +53,10 @@ type parts struct {
 	queue      *workqueue.Queue
 	callbacks  *callbacks.Service
 	reconciler *background.Reconciler
-	gate       *pauses.Gate
-	limits     *limits.Service
-	limitGate  *limits.Gate
-	limited    bool            // the scenario has a limit, and the loops of the gate run
-	pauses     bool            // operators pause dispatch; without it the gate is not used
+	admission  *admission.Service
+	gate       *admission.Gate
+	limited    bool            // the scenario has a limit
+	pauses     bool            // operators pause dispatch
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
 	counts     *search.Counts
@@ -158,7 +156,7 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	cfg.Freed = func(slots []statemachine.RunSlot) {
 		if made.limited {
-			made.limitGate.Freed(slots)
+			made.gate.Freed(slots)
 		}
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
@@ -194,22 +192,21 @@ func (p *process) open(w *world) (*parts, error) {
 	if err := made.addLoops(w, p, store, handoff, publisher); err != nil {
 		return nil, err
 	}
-	if err := made.serve(ctx, w, p, store); err != nil {
+	if err := made.serve(w, p, store); err != nil {
 		return nil, err
 	}
-	if w.scenario.pauses {
+	if w.scenario.pauses || w.scenario.limits { // Without its loops the gate is asked nothing.
 		made.every(time.Second, background.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	if w.scenario.limits {
-		made.every(time.Second, background.Loop{Name: "limits", Pass: made.limitGate.Refresh})
-		made.loops = append(made.loops, loop{"tokens", made.limitGate.Run})
+		made.loops = append(made.loops, loop{"tokens", made.gate.Run})
 	}
 	return made, nil
 }
 
-// openQueue opens the limits, and the queue whose claims ask them.
+// openQueue opens the gate, and the queue whose claims ask it.
 func (m *parts) openQueue(ctx context.Context, w *world, p *process, store tablestore.Store, mirror *workqueue.Mirror) error {
-	asked, err := m.openLimits(ctx, w, store)
+	asked, err := m.openGate(ctx, w, store)
 	if err != nil {
 		return err
 	}
@@ -221,21 +218,20 @@ func (m *parts) openQueue(ctx context.Context, w *world, p *process, store table
 	return err
 }
 
-// openLimits opens the limits, and returns the gate that claims ask: nil unless there are limits,
-// since only then its loops run.
-func (m *parts) openLimits(ctx context.Context, w *world, store tablestore.Store) (asked *limits.Gate, err error) {
+// openGate opens the pauses and limits, and returns the gate that claims ask: nil unless there are limits.
+func (m *parts) openGate(ctx context.Context, w *world, store tablestore.Store) (asked *admission.Gate, err error) {
 	steady := func() float64 { return 0.5 } // Several closures may be written at once, in any order.
-	m.limits = limits.New(store, m.ledger.Tables().Queue, steady)
+	m.admission = admission.New(store, m.ledger.Tables().Queue, steady)
 	if w.scenario.limits {
-		if _, err := m.limits.Set(ctx, w.limit()); err != nil {
+		if _, err := m.admission.SetLimit(ctx, w.limit()); err != nil {
 			return nil, err
 		}
 	}
-	m.limitGate, err = limits.NewGate(ctx, limits.Config{
-		Service: m.limits, Runs: m.ledger, Skew: limitSkew, Random: steady, Logger: w.log,
+	m.gate, err = admission.NewGate(ctx, admission.Config{
+		Service: m.admission, Runs: m.ledger, Skew: limitSkew, Random: steady, Logger: w.log,
 	})
 	if err == nil && w.scenario.limits {
-		asked, m.limited = m.limitGate, true
+		asked, m.limited = m.gate, true
 	}
 	return asked, err
 }
@@ -261,7 +257,7 @@ func (m *parts) every(interval time.Duration, l background.Loop) {
 // closeScope closes what a throttled RESULT says, in scenarios with a limit.
 func (m *parts) closeScope(_ context.Context, c statemachine.Closure) {
 	if m.limited {
-		m.limitGate.Close(c)
+		m.gate.Close(c)
 	}
 }
 
@@ -278,7 +274,7 @@ func (m *parts) held(target statemachine.Target) bool {
 func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }
 
 // limitSkew is allowed between clocks. All have one clock here: a model of the arithmetic has
-// others (pkg/limits).
+// others (pkg/admission).
 const limitSkew = 250 * time.Millisecond
 
 // mirrorLimit is small, so that mirrors sometimes overflow.

@@ -16,7 +16,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -56,7 +55,7 @@ func (s *scenario) protocols() (*commands.ProtocolHolder, error) {
 }
 
 // serve builds the HTTP API of the parts, as the program does.
-func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestore.Store) error {
+func (m *parts) serve(w *world, p *process, store tablestore.Store) error {
 	holder, err := w.scenario.protocols()
 	if err != nil {
 		return err
@@ -83,10 +82,6 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	if err != nil {
 		return err
 	}
-	held := pauses.New(store, table, random)
-	if m.gate, err = pauses.NewGate(ctx, held, nil); err != nil {
-		return err
-	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Logger: w.log})
 	m.every(countsInterval, background.Loop{Name: "counts", Pass: m.counts.RunOnce})
 	around := search.Surroundings{Pause: m.gate.Covering}
@@ -97,7 +92,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: search.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
-			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Limits: m.limits, LimitGate: m.limitGate,
+			Counts: m.counts, Operations: operations, Admission: m.admission, Gate: m.gate,
 			Protocols: holder, Marks: marks.New(store, table),
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.

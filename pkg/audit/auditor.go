@@ -410,7 +410,7 @@ func (a *auditor) strayRun(ctx context.Context, row *tablestore.Row) ([]Finding,
 	if err != nil || slices.Contains(job.runs, row.Key) || !a.past(c.time("at")) || there && !a.past(job.updated) {
 		return nil, err
 	}
-	limit := tablestore.Key{Table: row.Key.Table, Partition: "limits", Row: row.Key.Partition}
+	limit := tablestore.Key{Table: row.Key.Table, Partition: "admission", Row: row.Key.Partition}
 	if set, there, err := a.get(ctx, limit); err != nil || !there || columns(set.Properties).int("max_running") == 0 {
 		return nil, err // No server looks at the slots of a limit that was deleted, and they hold nothing back.
 	}

@@ -137,7 +137,7 @@ var queueDamages = map[string]damage{
 		f.set(f.open("queued"), "slots", text("3 service:ocr"))
 	}},
 	"a run slot is taken and no item names it": {rule: audit.Queue, says: "no held item names it", late: true, wait: time.Hour, do: func(f *fixture) {
-		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "limits", Row: "limit:ocr::"},
+		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "admission", Row: "limit:ocr::"},
 			tablestore.Properties{{Name: "max_running", Value: tablestore.Int(5)}})
 		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "limit:ocr::", Row: "run:0000003"},
 			tablestore.Properties{{Name: "work_id", Value: text(f.jobs["running"] + ".0.1")}, {Name: "at", Value: tablestore.Time(time.Now())}})

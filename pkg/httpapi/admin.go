@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -245,7 +245,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 
 // ListPauses is GET /v1/admin/pauses. Pauses of other tenants are left out.
 func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
-	all, err := e.Pauses.List(r.Context())
+	all, err := e.Admission.Pauses(r.Context())
 	found := api.PauseList{Pauses: []api.Pause{}}
 	for i := range all {
 		if e.guard.allows(r.Context(), all[i].TenantID()) {
@@ -273,7 +273,7 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 			fault := apierror.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
 			return nil, apierror.Refused([]apierror.Violation{fault})
 		}
-		pause, err := e.Pauses.Create(ctx, pauses.Pause{
+		pause, err := e.Admission.Pause(ctx, admission.Pause{
 			Scope: scope, Reason: request.Reason, Actor: auth.CallerOf(ctx).Name(), Until: until, Ramp: rampOf(request.RampSeconds),
 		})
 		return e.pauseChanged(ctx, &pause, request.Reason, err)
@@ -323,7 +323,7 @@ func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID 
 		if err != nil || len(scope.Value) > api.MaxScopeName {
 			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "There is no such pause.", Err: err}
 		}
-		pause, err := e.Pauses.Resume(ctx, scope, rampOf(request.RampSeconds))
+		pause, err := e.Admission.Resume(ctx, scope, rampOf(request.RampSeconds))
 		return e.pauseChanged(ctx, &pause, request.Reason, err)
 	})
 }
@@ -331,27 +331,27 @@ func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID 
 // rampOf is the length of the ramp that a request asks for.
 func rampOf(given *float64) time.Duration {
 	if given == nil {
-		return pauses.DefaultRamp
+		return admission.DefaultRamp
 	}
 	return seconds(*given)
 }
 
 // pauseChanged applies a change to this process's gate immediately, and logs it.
 // Other processes see it within a second.
-func (e *endpoints) pauseChanged(ctx context.Context, pause *pauses.Pause, reason string, err error) (any, error) {
+func (e *endpoints) pauseChanged(ctx context.Context, pause *admission.Pause, reason string, err error) (any, error) {
 	if err != nil {
 		return nil, ledger.Problem(err)
 	}
 	state := requestStateOf(ctx)
 	state.object = pause.ID()
-	e.Gate.Apply(*pause)
+	e.Gate.ApplyPause(*pause)
 	e.config.Log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", reason,
 		"request_id", state.id)
 	return e.pauseOf(pause), nil
 }
 
 // pauseOf encodes a pause.
-func (e *endpoints) pauseOf(p *pauses.Pause) api.Pause {
+func (e *endpoints) pauseOf(p *admission.Pause) api.Pause {
 	out := api.Pause{
 		PauseID: p.ID(), State: api.PauseState(p.State), Reason: p.Reason, Actor: p.Actor,
 		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt), Until: api.NewTime(p.Until),

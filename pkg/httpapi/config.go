@@ -10,17 +10,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/schedules"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -46,12 +45,9 @@ type UseCases struct {
 	Reconciler *background.Reconciler
 	Counts     *search.Counts
 	Operations *background.Operations
-	Pauses     *pauses.Service
-	// Gate is this process's view of the pauses.
-	Gate *pauses.Gate
-	// Limits are the stored limits and closures, and LimitGate is this process's view of them.
-	Limits    *limits.Service
-	LimitGate *limits.Gate
+	// Admission keeps the pauses, limits and closures, and Gate is this process's view of them.
+	Admission *admission.Service
+	Gate      *admission.Gate
 	Marks     *marks.Service
 	Schedules *schedules.Service // Required to serve /v1/schedules.
 	Protocols *commands.ProtocolHolder
@@ -126,10 +122,8 @@ func (c Config) Validate() error {
 		{"Reconciler", c.Reconciler == nil},
 		{"Counts", c.Counts == nil},
 		{"Operations", c.Operations == nil},
-		{"Pauses", c.Pauses == nil},
+		{"Admission", c.Admission == nil},
 		{"Gate", c.Gate == nil},
-		{"Limits", c.Limits == nil},
-		{"LimitGate", c.LimitGate == nil},
 		{"Marks", c.Marks == nil},
 		{"Protocols", c.Protocols == nil},
 		{"Ready", c.Ready == nil},

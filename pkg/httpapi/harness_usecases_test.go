@@ -14,17 +14,16 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/schedules"
@@ -56,18 +55,18 @@ func (h *harness) assemble(ctx context.Context) error {
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Taker: mirror.Taker, Ended: ended.Tell, Held: h.paused,
-		Freed: func(slots []statemachine.RunSlot) { h.useCases.LimitGate.Freed(slots) },
+		Freed: func(slots []statemachine.RunSlot) { h.useCases.Gate.Freed(slots) },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			h.useCases.Counts.Observe(before, after, history)
 		},
 	}); err != nil {
 		return err
 	}
-	stored := limits.New(h.store, h.ledger.Tables().Queue, nil)
-	gate, err := limits.NewGate(ctx, limits.Config{
+	stored := admission.New(h.store, h.ledger.Tables().Queue, nil)
+	gate, err := admission.NewGate(ctx, admission.Config{
 		Service: stored, Runs: h.ledger,
-		// A view is never too old: the tests refresh it when they change limits.
-		Clock: func() limits.Reading { return limits.Reading{Wall: time.Now()} },
+		// A view is never too old: the tests refresh it when they change a limit.
+		Clock: func() admission.Reading { return admission.Reading{Wall: time.Now()} },
 	})
 	if err != nil {
 		return err
@@ -88,7 +87,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	h.useCases = httpapi.UseCases{
-		Limits: stored, LimitGate: gate,
+		Admission: stored, Gate: gate,
 		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger, Closer: h.closures.add}),
 		Jobs: search.New(h.ledger, &ended, search.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ScopePause { return h.useCases.Gate.Covering(target) },
@@ -103,13 +102,13 @@ func (h *harness) assemble(ctx context.Context) error {
 	if err := h.accept(); err != nil {
 		return err
 	}
-	return h.operate(ctx)
+	return h.operate()
 }
 
 // paused reports whether a pause of this process covers such directives: the harness does
 // not refresh the pauses.
 func (h *harness) paused(target statemachine.Target) bool {
-	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(target) })
+	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p admission.Pause) bool { return p.Covers(target) })
 }
 
 // accept adds the use cases that accept commands.
@@ -134,7 +133,7 @@ func (h *harness) accept() error {
 }
 
 // operate adds the use cases of operators.
-func (h *harness) operate(ctx context.Context) error {
+func (h *harness) operate() error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
 	if u.Schedules, err = schedules.New(schedules.Config{Store: h.store, Commands: u.Commands, Ledger: h.ledger}); err != nil {
@@ -144,10 +143,6 @@ func (h *harness) operate(ctx context.Context) error {
 		return err
 	}
 	u.Marks = marks.New(h.store, table)
-	u.Pauses = pauses.New(h.store, table, nil)
-	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
-		return err
-	}
 	if u.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: h.store, Table: h.ledger.Tables().Queue, Exclusive: true, Queue: u.Queue,
 	}); err != nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -56,14 +56,14 @@ func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api
 		case fault != nil && !request.AllowUnknown:
 			return nil, apierror.Refused([]apierror.Violation{*fault})
 		}
-		wanted := limits.Limit{
+		wanted := admission.Limit{
 			Scope: scope, Window: request.Starts.Span(), MaxRunning: int(request.MaxRunning),
 			Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
 		}
 		if request.Starts != nil {
 			wanted.Count = int(request.Starts.Count)
 		}
-		set, err := e.Limits.Set(ctx, wanted)
+		set, err := e.Admission.SetLimit(ctx, wanted)
 		if err == nil {
 			e.refreshLimits(ctx)
 			e.showStarts(&found, &set)
@@ -79,7 +79,7 @@ func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID 
 		if err != nil {
 			return nil, err
 		}
-		err = e.Limits.Delete(ctx, scope)
+		err = e.Admission.DeleteLimit(ctx, scope)
 		if err == nil {
 			found.Starts, found.Used, found.Actor, found.Reason = nil, nil, "", ""
 			found.MaxRunning, found.Running = 0, nil
@@ -110,11 +110,11 @@ func (e *endpoints) CloseLimit(w http.ResponseWriter, r *http.Request, limitID a
 			fault := apierror.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
 			return nil, apierror.Refused([]apierror.Violation{fault})
 		}
-		closed, err := e.Limits.Close(ctx, limits.Closure{
+		closed, err := e.Admission.Close(ctx, admission.Closure{
 			Scope: scope, Until: until, Actor: auth.CallerOf(ctx).Name(), Reason: request.Reason,
 		}, time.Time{})
 		if err == nil {
-			e.LimitGate.Apply(closed)
+			e.Gate.ApplyClosure(closed)
 		}
 		found.Closed = closureOf(&closed)
 		return e.limitChanged(ctx, &found, "scope closed", request.Reason, err)
@@ -128,9 +128,9 @@ func (e *endpoints) OpenLimit(w http.ResponseWriter, r *http.Request, limitID ap
 		if err != nil {
 			return nil, err
 		}
-		opened, err := e.Limits.Open(ctx, scope, auth.CallerOf(ctx).Name(), request.Reason)
+		opened, err := e.Admission.Open(ctx, scope, auth.CallerOf(ctx).Name(), request.Reason)
 		if err == nil {
-			e.LimitGate.Apply(opened)
+			e.Gate.ApplyClosure(opened)
 		}
 		found.Closed = nil
 		return e.limitChanged(ctx, &found, "scope opened", request.Reason, err)
@@ -142,7 +142,7 @@ var errNoLimit = &apierror.Error{Code: apierror.NotFound, Detail: "There is no s
 
 // refreshLimits makes this process follow a change of a limit at once.
 func (e *endpoints) refreshLimits(ctx context.Context) {
-	if err := e.LimitGate.Refresh(ctx); err != nil { // It is repeated within a second.
+	if err := e.Gate.Refresh(ctx); err != nil { // It is repeated within a second.
 		e.config.Log.WarnContext(ctx, "limits not read after a change", "error", err)
 	}
 }
@@ -160,12 +160,12 @@ func (e *endpoints) limitChanged(ctx context.Context, found *api.StartLimit, cha
 // startLimits returns all scopes that have a limit or are closed, by id.
 func (e *endpoints) startLimits(ctx context.Context) ([]api.StartLimit, error) {
 	now := time.Now()
-	set, closed, err := e.Limits.List(ctx)
+	set, closed, err := e.Admission.Limits(ctx)
 	if err != nil {
 		return nil, ledger.Problem(err)
 	}
 	all := make([]api.StartLimit, len(set), len(set)+len(closed))
-	of := map[limits.Scope]int{}
+	of := map[admission.Scope]int{}
 	for i := range set {
 		all[i] = limitIn(set[i].Scope, now)
 		e.showStarts(&all[i], &set[i])
@@ -184,7 +184,7 @@ func (e *endpoints) startLimits(ctx context.Context) ([]api.StartLimit, error) {
 
 // startLimit returns the scope with that id, with its limit and closure if it has some. The error is a
 // not_found problem if the text is no id.
-func (e *endpoints) startLimit(ctx context.Context, limitID string) (limits.Scope, api.StartLimit, error) {
+func (e *endpoints) startLimit(ctx context.Context, limitID string) (admission.Scope, api.StartLimit, error) {
 	scope, err := limitScope(limitID)
 	if err != nil {
 		return scope, api.StartLimit{}, &apierror.Error{Code: apierror.NotFound, Detail: err.Error() + "."}
@@ -197,43 +197,43 @@ func (e *endpoints) startLimit(ctx context.Context, limitID string) (limits.Scop
 }
 
 // limitScope returns the scope with that id. Its names must fit into the key of a row.
-func limitScope(id string) (limits.Scope, error) {
+func limitScope(id string) (admission.Scope, error) {
 	scope, err := statemachine.ParseStartScope(id)
 	if err != nil {
-		return limits.Scope{}, err
+		return admission.Scope{}, err
 	}
 	key := tablestore.Join("closed", scope.Service, scope.StepType, scope.TenantID)
 	if max(len(scope.Service), len(scope.StepType), len(scope.TenantID)) > api.MaxScopeName || len(key) > tablestore.MaxKeyBytes {
-		return limits.Scope{}, fmt.Errorf("the names in %q are too long", id)
+		return admission.Scope{}, fmt.Errorf("the names in %q are too long", id)
 	}
 	return scope, nil
 }
 
 // limitIn is a scope that is neither limited nor closed.
-func limitIn(scope limits.Scope, now time.Time) api.StartLimit {
+func limitIn(scope admission.Scope, now time.Time) api.StartLimit {
 	return api.StartLimit{
 		ID: scope.ID(), Service: scope.Service, StepType: scope.StepType, TenantID: scope.TenantID, AsOf: api.NewTime(now),
 	}
 }
 
 // showStarts shows a limit and its use.
-func (e *endpoints) showStarts(in *api.StartLimit, set *limits.Limit) {
+func (e *endpoints) showStarts(in *api.StartLimit, set *admission.Limit) {
 	in.Starts, in.Used, in.MaxRunning, in.Running = nil, nil, int32(set.MaxRunning), nil
 	if set.Count > 0 {
-		in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), new(e.LimitGate.Used(set))
+		in.Starts, in.Used = new(api.NewStarts(set.Count, set.Window)), new(e.Gate.Used(set))
 	}
 	if set.MaxRunning > 0 {
-		in.Running = new(e.LimitGate.Running(set.Scope))
+		in.Running = new(e.Gate.Running(set.Scope))
 	}
 	in.Actor, in.Reason = set.Actor, set.Reason
 }
 
-func closureOf(c *limits.Closure) *api.Closure {
+func closureOf(c *admission.Closure) *api.Closure {
 	return &api.Closure{Until: api.NewTime(c.Until), Since: api.NewTime(c.ClosedAt), By: c.Actor, Reason: c.Reason}
 }
 
 // unknownLimit returns a violation if this process knows no step of the scope, else nil, as for a pause.
-func (e *endpoints) unknownLimit(scope limits.Scope) *apierror.Violation {
+func (e *endpoints) unknownLimit(scope admission.Scope) *apierror.Violation {
 	var services, stepTypes []string
 	for _, p := range e.Protocols.Current().Protocols() {
 		for i := range p.Steps {

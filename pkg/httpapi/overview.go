@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/search"
 )
 
@@ -186,7 +186,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			}
 		}
 		active := e.Gate.Active()
-		slices.SortFunc(active, func(a, b pauses.Pause) int { return strings.Compare(a.ID(), b.ID()) })
+		slices.SortFunc(active, func(a, b admission.Pause) int { return strings.Compare(a.ID(), b.ID()) })
 		for i := range active {
 			out.Pauses = append(out.Pauses, e.pauseOf(&active[i]))
 		}

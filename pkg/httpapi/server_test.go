@@ -32,7 +32,7 @@ func TestConfigIsValidated(t *testing.T) {
 		"httpapi: Reconciler is required":            func(c *httpapi.Config) { c.Reconciler = nil },
 		"httpapi: Operations is required":            func(c *httpapi.Config) { c.Operations = nil },
 		"httpapi: Marks is required":                 func(c *httpapi.Config) { c.Marks = nil },
-		"httpapi: Pauses is required":                func(c *httpapi.Config) { c.Pauses = nil },
+		"httpapi: Admission is required":             func(c *httpapi.Config) { c.Admission = nil },
 		"httpapi: Gate is required":                  func(c *httpapi.Config) { c.Gate = nil },
 		"httpapi: Protocols is required":             func(c *httpapi.Config) { c.Protocols = nil },
 		"httpapi: Auth is required":                  func(c *httpapi.Config) { c.Auth = nil },

@@ -15,10 +15,10 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
@@ -50,7 +50,7 @@ func TestLimits_BoundWhatWorkersClaim(t *testing.T) {
 		h := newHarness(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- h.useCases.LimitGate.Run(ctx) }()
+		go func() { ended <- h.useCases.Gate.Run(ctx) }()
 		defer func() { stop(); musttest.NoError(t, <-ended) }()
 
 		h.queued(t, 5)
@@ -99,7 +99,7 @@ func TestLimits_OfWhatRunsAtOnce(t *testing.T) {
 		if shown := decoded[api.StartLimit](t, h.do(t, http.MethodGet, "/v1/admin/limits/service:ocr", "")); *shown.Running != 2 {
 			t.Errorf("%d attempts are shown as running", *shown.Running)
 		}
-		if by := h.useCases.LimitGate.Blocks("ocr", "OCR", "tenant_a"); by == nil || by.ID != "service:ocr" || by.MaxRunning != 2 {
+		if by := h.useCases.Gate.Blocks("ocr", "OCR", "tenant_a"); by == nil || by.ID != "service:ocr" || by.MaxRunning != 2 {
 			t.Errorf("what holds the third job back: %+v", by)
 		}
 		both := decoded[api.StartLimit](t, h.do(t, http.MethodPut, "/v1/admin/limits/service:ocr",
@@ -257,12 +257,12 @@ func TestLimits_OfAnUnknownServiceAreAcceptedOnPurpose(t *testing.T) {
 func TestLimits_OfLongNames(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	long := limits.Scope{Service: strings.Repeat("s", 128), StepType: strings.Repeat("t", 128), TenantID: strings.Repeat("é", 32)}.ID()
+	long := admission.Scope{Service: strings.Repeat("s", 128), StepType: strings.Repeat("t", 128), TenantID: strings.Repeat("é", 32)}.ID()
 	made := h.do(t, http.MethodPut, "/v1/admin/limits/"+long, `{"starts":{"count":1,"window":"1s"},"reason":"r","allow_unknown":true}`)
 	if got := decoded[api.StartLimit](t, made); got.ID != long {
 		t.Errorf("%d %s", made.Status, made.Body)
 	}
-	huge := limits.Scope{Service: strings.Repeat("é", 64), StepType: strings.Repeat("é", 64)}.ID()
+	huge := admission.Scope{Service: strings.Repeat("é", 64), StepType: strings.Repeat("é", 64)}.ID()
 	got := h.do(t, http.MethodPut, "/v1/admin/limits/"+huge, `{"starts":{"count":1,"window":"1s"},"reason":"r","allow_unknown":true}`)
 	wantProblem(t, got, apierror.NotFound, fmt.Sprintf("the names in %q are too long.", huge))
 }

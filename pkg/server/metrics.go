@@ -5,11 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/schedules"
@@ -30,7 +30,7 @@ type meters struct {
 	looks                  *prometheus.CounterVec
 	occurrences            *prometheus.CounterVec
 	occurrencesLate        prometheus.Histogram
-	limits                 map[limits.Figure]*prometheus.CounterVec
+	limits                 map[admission.Figure]*prometheus.CounterVec
 	running                *prometheus.GaugeVec
 	unrecorded             prometheus.Counter
 	sweepFailures          prometheus.Counter
@@ -79,14 +79,14 @@ func newMeters(registry *prometheus.Registry) *meters {
 		Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600},
 	})
 	m.MustRegister(m.occurrencesLate)
-	m.limits = map[limits.Figure]*prometheus.CounterVec{
-		limits.Granted:   m.Counter("lucius_limit_granted_total", "Tokens that this process leased, by limit.", "limit"),
-		limits.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
-		limits.Lapsed:    m.Counter("lucius_limit_lapsed_total", "Leased tokens that were not used in time, by limit.", "limit"),
-		limits.Conflicts: m.Counter("lucius_limit_lease_conflicts_total", "Leases that lost a race, by limit.", "limit"),
-		limits.Reclaimed: m.Counter("lucius_limit_reclaimed_total",
+	m.limits = map[admission.Figure]*prometheus.CounterVec{
+		admission.Granted:   m.Counter("lucius_limit_granted_total", "Tokens that this process leased, by limit.", "limit"),
+		admission.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
+		admission.Lapsed:    m.Counter("lucius_limit_lapsed_total", "Leased tokens that were not used in time, by limit.", "limit"),
+		admission.Conflicts: m.Counter("lucius_limit_lease_conflicts_total", "Leases that lost a race, by limit.", "limit"),
+		admission.Reclaimed: m.Counter("lucius_limit_reclaimed_total",
 			"Run slots that this process freed because a crash had left them, by limit.", "limit"),
-		limits.Closed: m.Counter("lucius_limit_closed_seconds_total",
+		admission.Closed: m.Counter("lucius_limit_closed_seconds_total",
 			"Seconds for which a service, or a tenant of it, was closed.", "limit"),
 	}
 	m.running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -145,8 +145,8 @@ func (m *meters) observeOccurrence(fire *schedules.Fire, late time.Duration) {
 
 // observeLimit counts a change of a limit's figures. The first one makes all of them exist, so
 // that their rates can be computed from the beginning.
-func (m *meters) observeLimit(scope limits.Scope, figure limits.Figure, n float64) {
-	if figure == limits.Running {
+func (m *meters) observeLimit(scope admission.Scope, figure admission.Figure, n float64) {
+	if figure == admission.Running {
 		m.running.WithLabelValues(scope.ID()).Set(n)
 		return
 	}

@@ -9,13 +9,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -38,8 +37,7 @@ type readiness struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
 	bus        *bus
-	gate       *pauses.Gate
-	limits     *limits.Gate
+	gate       *admission.Gate
 	reconciler *background.Reconciler
 	clock      *clockCheck
 	watchers   []*background.Watcher
@@ -149,10 +147,7 @@ func (r *readiness) warnings(now time.Time) []string {
 		warnings = append(warnings, warning)
 	}
 	if r.gate.Stale() {
-		warnings = append(warnings, "the pauses cannot be read, so nothing is dispatched: see the log")
-	}
-	if r.limits.Stale() {
-		warnings = append(warnings, "the limits cannot be read, so nothing starts: see the log")
+		warnings = append(warnings, "the pauses and limits cannot be read, so nothing is dispatched or started: see the log")
 	}
 	for _, pause := range r.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)

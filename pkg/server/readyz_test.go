@@ -16,31 +16,26 @@ import (
 // What a process cannot read of pauses and limits holds everything back, so that it tells.
 func TestReadyz_TellsThatNothingGoesOut(t *testing.T) {
 	t.Parallel()
-	for partition, of := range map[string]struct {
-		table string
-		bad   tablestore.Property
-		want  string
-	}{
-		"pauses": {"schedule", tablestore.Property{Name: "pause_id", Value: tablestore.String("?")}, "the pauses cannot be read, so nothing is dispatched: see the log"},
-		"limits": {"queue", tablestore.Property{Name: "buckets", Value: tablestore.String("{")}, "the limits cannot be read, so nothing starts: see the log"},
+	const want = "the pauses and limits cannot be read, so nothing is dispatched or started: see the log"
+	for kind, bad := range map[string]tablestore.Property{
+		"pause": {Name: "pause_id", Value: tablestore.String("?")},
+		"limit": {Name: "buckets", Value: tablestore.String("{")},
 	} {
-		t.Run(partition, func(t *testing.T) {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := memstore.New(memstore.Options{})
 				s, stop := serve(t, server.Config{Store: store})
 				defer stop()
-				tables := s.UseCases().Ledger.Tables()
-				table := map[string]string{"schedule": tables.Schedule, "queue": tables.Queue}[of.table]
-				key := tablestore.Key{Table: table, Partition: partition, Row: "x"}
-				_, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: tablestore.Properties{of.bad}}})
+				key := tablestore.Key{Table: s.UseCases().Ledger.Tables().Queue, Partition: "admission", Row: kind + ":x"}
+				_, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: tablestore.Properties{bad}}})
 				musttest.NoError(t, err)
 				time.Sleep(2 * time.Second)
-				if got := get[api.Readiness](t, s, "/readyz").Warnings; slices.Contains(got, of.want) {
+				if got := get[api.Readiness](t, s, "/readyz").Warnings; slices.Contains(got, want) {
 					t.Errorf("after one failed read it warns %q", got)
 				}
 				time.Sleep(10 * time.Second)
-				if got := get[api.Readiness](t, s, "/readyz").Warnings; !slices.Contains(got, of.want) {
+				if got := get[api.Readiness](t, s, "/readyz").Warnings; !slices.Contains(got, want) {
 					t.Errorf("it warns %q", got)
 				}
 			})

@@ -99,9 +99,8 @@ func (s *Server) loops() []func(context.Context) error {
 		loop.Interval = interval
 		loops = append(loops, s.equipped(loop).Run)
 	}
-	every(time.Second, background.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
-	every(time.Second, background.Loop{Name: "limits", Pass: s.uses.LimitGate.Refresh})
-	loops = append(loops, s.uses.LimitGate.Run)
+	every(time.Second, background.Loop{Name: "gate", Pass: s.uses.Gate.Refresh})
+	loops = append(loops, s.uses.Gate.Run)
 	every(countsInterval, background.Loop{Name: "counts", Pass: s.uses.Counts.RunOnce})
 	// In each process, so that it shows if none has the role sweeper.
 	every(overdueInterval, background.Loop{Name: "retention survey", Pass: s.retention.Survey})

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -18,11 +19,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/schedules"
@@ -80,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
-		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openCommands,
+		s.openLedger, s.openGate, s.openQueue, s.openCounts, s.openBus, s.openCommands,
 		s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
 	} {
 		if err := open(ctx); err != nil {
@@ -108,7 +107,7 @@ func (s *Server) Reload() {
 // dispatch schedule.
 const handoffSize = 8192
 
-// openLedger opens the ledger, and the callbacks and the pull queue that use it.
+// openLedger opens the ledger, and the callbacks that use it.
 func (s *Server) openLedger(ctx context.Context) (err error) {
 	settings := s.cfg.Ledger
 	settings.Store, settings.Hold, settings.Bus = s.cfg.Store, s.cfg.PublishTimeout*3/2, statemachine.BusQueue
@@ -122,8 +121,8 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		settings.Handoff = s.handoff // Without a handoff, rows are due for the relays of other processes at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
-	settings.Freed = func(slots []statemachine.RunSlot) { s.uses.LimitGate.Freed(slots) }
-	settings.Held = s.holdsNew
+	settings.Freed = func(slots []statemachine.RunSlot) { s.uses.Gate.Freed(slots) }
+	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
 	settings.Ended = func(job *statemachine.Job) {
 		s.ended.Tell(job)
 		s.webhooks.Offer(job)
@@ -143,55 +142,50 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
 		Unrecorded: s.meters.unrecorded.Inc,
 	})
-	if err = s.openLimits(ctx); err != nil {
-		return err
-	}
+	s.uses.Marks = marks.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule)
+	return nil
+}
+
+// openQueue opens the pull queue.
+func (s *Server) openQueue(context.Context) (err error) {
 	s.mirror.SetBulkShare(cmp.Or(s.cfg.BulkShare, workqueue.DefaultBulkShare))
 	s.mirror.OnPick(s.meters.picked)
 	s.uses.Queue, err = workqueue.New(workqueue.Config{
-		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.LimitGate, Closer: s.closeScope,
-		Logger:     s.log,
-		Held:       func(target statemachine.Target) bool { return s.uses.Gate.HoldsQueued(target) },
-		HeldTenant: func(tenantID string) bool { return s.uses.Gate.HoldsTenant(tenantID) },
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.Gate, Closer: s.closeScope,
+		Logger: s.log, Held: s.uses.Gate.HoldsQueued, HeldTenant: s.uses.Gate.HoldsTenant,
 	})
 	return err
 }
 
-// openLimits opens the limits and closures of services.
-func (s *Server) openLimits(ctx context.Context) (err error) {
-	settings := limits.Config{
-		Service: limits.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil), Runs: s.uses.Ledger,
+// openGate opens the pauses, limits and closures.
+func (s *Server) openGate(ctx context.Context) (err error) {
+	s.uses.Admission = admission.New(s.cfg.Store, s.uses.Ledger.Tables().Queue, nil)
+	if s.cfg.StartPaused != "" {
+		if _, err := s.uses.Admission.Pause(ctx, admission.Pause{Reason: s.cfg.StartPaused, Actor: ledger.ActorSystem}); err != nil {
+			return err
+		}
+	}
+	settings := admission.Config{
+		Service: s.uses.Admission, Bus: s.cfg.OpenBus != nil, Expired: s.pauseExpired, Runs: s.uses.Ledger,
 		MaxClose: s.cfg.MaxClose, ClockWrong: s.clock.isWrong, Observe: s.meters.observeLimit, Logger: s.log,
 	}
 	if !s.uses.Ledger.Exclusive() {
 		settings.Skew = cmp.Or(s.cfg.LimitSkew, 250*time.Millisecond)
 	}
-	s.uses.Limits = settings.Service
-	s.uses.LimitGate, err = limits.NewGate(ctx, settings)
+	s.uses.Gate, err = admission.NewGate(ctx, settings)
 	return err
 }
 
 // startLimit returns what holds back starts of such work, or nil.
 func (s *Server) startLimit(kind ledger.WorkKind, tenantID string) *statemachine.StartLimit {
-	return s.uses.LimitGate.Blocks(kind.Service, kind.StepType, tenantID)
+	return s.uses.Gate.Blocks(kind.Service, kind.StepType, tenantID)
 }
 
 // closeScope closes what a throttled RESULT says, and logs it unless it is closed for as long.
 func (s *Server) closeScope(ctx context.Context, c statemachine.Closure) {
-	if s.uses.LimitGate.Close(c) {
+	if s.uses.Gate.Close(c) {
 		s.log.WarnContext(ctx, "a service throttles", "service", c.Service, "tenant_id", c.TenantID, "until", c.Until, "caller", c.Actor)
 	}
-}
-
-// holdsNew reports whether a new directive has to wait to be published.
-func (s *Server) holdsNew(target statemachine.Target) bool {
-	return s.uses.Gate.HoldsNew(target) || s.cfg.OpenBus != nil && s.uses.LimitGate.Holds(target.Service, target.TenantID)
-}
-
-// admit reports whether the directive may be published. In the pull queue a closed service
-// holds back the claims.
-func (s *Server) admit(target statemachine.Target) bool {
-	return (s.cfg.OpenBus == nil || s.uses.LimitGate.Admit(target.Service, target.TenantID)) && s.uses.Gate.Admit(target)
 }
 
 // observe counts, logs and traces a committed change.
@@ -204,22 +198,9 @@ func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggreg
 	}
 }
 
-// openPauses opens the pauses.
-func (s *Server) openPauses(ctx context.Context) (err error) {
-	s.uses.Marks = marks.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule)
-	s.uses.Pauses = pauses.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule, nil)
-	if s.cfg.StartPaused != "" {
-		if _, err := s.uses.Pauses.Create(ctx, pauses.Pause{Reason: s.cfg.StartPaused, Actor: ledger.ActorSystem}); err != nil {
-			return err
-		}
-	}
-	s.uses.Gate, err = pauses.NewGate(ctx, s.uses.Pauses, s.pauseExpired)
-	return err
-}
-
 // pauseExpired logs that a pause has expired, and writes the audit record that an operator's
 // resume would write.
-func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
+func (s *Server) pauseExpired(ctx context.Context, pause admission.Pause) {
 	s.log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", "the pause has expired")
 	if s.cfg.HTTP.Audit == nil {
 		return
@@ -361,7 +342,7 @@ func (s *Server) openRelay(context.Context) (err error) {
 			s.meters.published.WithLabelValues(string(answer)).Observe(took.Seconds())
 		},
 		Expires: func() bool { return !s.clock.isWrong() },
-		Admit:   s.admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
+		Admit:   s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
 		Fatal: func(defect *seqledger.IllegalTransitionError) { // Fatal is called once.
 			s.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
 			if s.cfg.Fatal != nil {
@@ -412,7 +393,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
 	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
 	settings.Ready = (&readiness{
-		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate, limits: s.uses.LimitGate,
+		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
 		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers, submitted: s.submitted,
 	}).Ready
 	if s.api, err = httpapi.New(settings); err != nil {

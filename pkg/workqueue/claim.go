@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -167,10 +167,10 @@ type claim struct {
 	// tokens are those of the hints that were picked, by their rows. A hint without a limit has
 	// none. tokensMu guards it and them: if the request ends, the store may still be about to send.
 	tokensMu sync.Mutex
-	tokens   map[string]*limits.Token
+	tokens   map[string]*admission.Token
 	// missed are the limits and closures that hold back what this pick looks at: others of
 	// their items need not ask.
-	missed []limits.Scope
+	missed []admission.Scope
 	// ctx is the request's, but does not end. A change that claims an item for this claim
 	// uses it.
 	ctx context.Context //nolint:containedctx // Another request makes the change.
@@ -199,9 +199,9 @@ func (c *claim) fits(hint *ledger.Hint) bool {
 // takeToken takes what the limits of the hint's item demand for its start. It reports false if a
 // limit holds the item back; the claim has so many places, and ready says how many items are ready
 // in a scope.
-func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(limits.Scope) int) bool {
+func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(admission.Scope) int) bool {
 	service, stepType, tenant := hint.Kind.Service, hint.Kind.StepType, hint.TenantID
-	if slices.ContainsFunc(c.missed, func(s limits.Scope) bool { return s.Covers(service, stepType, tenant) }) {
+	if slices.ContainsFunc(c.missed, func(s admission.Scope) bool { return s.Covers(service, stepType, tenant) }) {
 		return false
 	}
 	token, by, ok := c.q.limits.Take(service, stepType, tenant, places, ready)
@@ -212,7 +212,7 @@ func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(limits.Scope
 		c.tokensMu.Lock()
 		defer c.tokensMu.Unlock()
 		if c.tokens == nil {
-			c.tokens = map[string]*limits.Token{}
+			c.tokens = map[string]*admission.Token{}
 		}
 		c.tokens[hint.Row()] = &token
 	}

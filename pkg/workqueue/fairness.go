@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -99,7 +99,7 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (led
 	for len(t.hints) > 0 {
 		e := t.hints[0]
 		held := c.q.held(e.hint.Target)
-		if !held && !c.takeToken(&e.hint, places, func(of limits.Scope) int { return m.ready(c, of) }) {
+		if !held && !c.takeToken(&e.hint, places, func(of admission.Scope) int { return m.ready(c, of) }) {
 			break
 		}
 		t.hints = t.hints[1:]
@@ -126,7 +126,7 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (led
 
 // ready returns how many hints of the scope there are for the claim, the most if there are more in
 // the store. The lock is held.
-func (m *Mirror) ready(c *claim, of limits.Scope) (ready int) {
+func (m *Mirror) ready(c *claim, of admission.Scope) (ready int) {
 	for _, s := range m.order {
 		if !c.wants(s.kind) {
 			continue
@@ -191,7 +191,7 @@ func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var picked []ledger.Hint
-	one := func(limits.Scope) int { return 1 } // Each hint asks by itself.
+	one := func(admission.Scope) int { return 1 } // Each hint asks by itself.
 	for _, s := range slices.SortedStableFunc(slices.Values(m.order), byClass) {
 		for _, t := range s.rotation {
 			if !c.wants(s.kind) || !c.admits(t.tenant) {

@@ -9,54 +9,55 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
 var (
-	ocr        = limits.Scope{Service: "ocr"}
-	ocrOfA     = limits.Scope{Service: "ocr", TenantID: "tenant_a"}
+	ocr        = admission.Scope{Service: "ocr"}
+	ocrOfA     = admission.Scope{Service: "ocr", TenantID: "tenant_a"}
 	longWindow = time.Hour
-	noScopes   []limits.Scope
+	noScopes   []admission.Scope
 )
 
 // limited is a process whose gate of limits runs.
 type limited struct {
 	*bundle
-	stored *limits.Service
-	gate   *limits.Gate
+	stored *admission.Service
+	gate   *admission.Gate
 	claims int
 }
 
 // withLimits opens a process with these limits, each of so many starts in an hour. It runs in a
 // bubble.
-func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...limits.Scope) *limited {
+func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...admission.Scope) *limited {
 	t.Helper()
-	set := make([]limits.Limit, len(scopes))
+	set := make([]admission.Limit, len(scopes))
 	for i, scope := range scopes {
-		set[i] = limits.Limit{Scope: scope, Count: count, Window: longWindow}
+		set[i] = admission.Limit{Scope: scope, Count: count, Window: longWindow}
 	}
 	return limitedTo(t, store, set...)
 }
 
 // limitedTo opens a process with these limits. It runs in a bubble.
-func limitedTo(t *testing.T, store tablestore.Store, set ...limits.Limit) *limited {
+func limitedTo(t *testing.T, store tablestore.Store, set ...admission.Limit) *limited {
 	t.Helper()
-	l := &limited{stored: limits.New(store, queueTable, nil)}
+	l := &limited{stored: admission.New(store, queueTable, nil)}
 	freed := func(slots []statemachine.RunSlot) { l.gate.Freed(slots) }
 	l.bundle = reopenWith(t, store, ledger.Config{Freed: freed}, 0)
 	for _, one := range set {
-		_, err := l.stored.Set(t.Context(), one)
+		_, err := l.stored.SetLimit(t.Context(), one)
 		musttest.NoError(t, err)
 	}
 	var err error
-	l.gate, err = limits.NewGate(t.Context(), limits.Config{Service: l.stored, Runs: l.ledger})
+	l.gate, err = admission.NewGate(t.Context(), admission.Config{Service: l.stored, Runs: l.ledger})
 	musttest.NoError(t, err)
 	l.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
 		Ledger: l.ledger.Ledger, Store: store, Mirror: l.mirror, Limits: l.gate,
+		Held: l.gate.HoldsQueued, HeldTenant: l.gate.HoldsTenant,
 	})
 	ctx, end := context.WithCancel(t.Context())
 	t.Cleanup(end)
@@ -127,13 +128,40 @@ func TestLimit_ClaimsGetNoMore(t *testing.T) {
 	})
 }
 
+// A pause and a limit of one service hold back together: a claim gets the first items of the tenant
+// that is not paused, and the limit counts those alone.
+func TestLimit_BesideAPause(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 2, ocr)
+		l.accepts(3, "tenant_a")
+		l.accepts(3, "tenant_b")
+		scope, err := statemachine.NewScope("tenant", "tenant_a")
+		musttest.NoError(t, err)
+		_, err = l.stored.Pause(t.Context(), admission.Pause{Scope: scope, Reason: "test", Actor: "test"})
+		musttest.NoError(t, err)
+		musttest.NoError(t, l.gate.Refresh(t.Context()))
+		for _, want := range []int{1, 1, 0} { // The first asks for tokens, of which there are two.
+			views := l.get(t, 1)
+			if len(views) != want {
+				t.Fatalf("a claim got %d items, want %d", len(views), want)
+			}
+			for _, view := range views {
+				if tenant := l.ledger.Read(view.Item.JobID).Job.TenantID; tenant != "tenant_b" {
+					t.Errorf("a claim got an item of %s, which is paused", tenant)
+				}
+			}
+		}
+	})
+}
+
 // An item of a tenant at its own limit spends none of the service's tokens, nor does another
 // tenant wait for it.
 func TestLimit_NarrowestFirst(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, store *tapped) {
 		l := withLimits(t, store, 1, ocrOfA)
-		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 3, Window: longWindow})
+		_, err := l.stored.SetLimit(t.Context(), admission.Limit{Scope: ocr, Count: 3, Window: longWindow})
 		musttest.NoError(t, err)
 		musttest.NoError(t, l.gate.Refresh(t.Context()))
 		l.accepts(5, "tenant_a")
@@ -141,7 +169,7 @@ func TestLimit_NarrowestFirst(t *testing.T) {
 			l.get(t, 1)
 			time.Sleep(10 * time.Second) // All tokens lapse.
 		}
-		found, _, err := l.stored.List(t.Context())
+		found, _, err := l.stored.Limits(t.Context())
 		musttest.NoError(t, err)
 		for _, one := range found {
 			if used, _ := one.Used(time.Now(), 0); one.Scope == ocr && used > 1 {
@@ -199,7 +227,7 @@ func TestLimit_WiderUsedUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, store *tapped) {
 		l := withLimits(t, store, 100, ocrOfA)
-		_, err := l.stored.Set(t.Context(), limits.Limit{Scope: ocr, Count: 1, Window: time.Minute})
+		_, err := l.stored.SetLimit(t.Context(), admission.Limit{Scope: ocr, Count: 1, Window: time.Minute})
 		musttest.NoError(t, err)
 		musttest.NoError(t, l.gate.Refresh(t.Context()))
 		l.accepts(5, "tenant_a")
@@ -207,7 +235,7 @@ func TestLimit_WiderUsedUp(t *testing.T) {
 			l.get(t, 5)
 			time.Sleep(5 * time.Second)
 		}
-		found, _, err := l.stored.List(t.Context())
+		found, _, err := l.stored.Limits(t.Context())
 		musttest.NoError(t, err)
 		for _, one := range found {
 			if used, _ := one.Used(time.Now(), 0); one.Scope == ocrOfA && used > 10 {
@@ -292,7 +320,7 @@ func TestLimit_UnknownOutcome(t *testing.T) {
 		if err != nil || len(views) != 1 || views[0].Item.JobID != m.JobID {
 			t.Errorf("the repeat got %d items, %v; want the item", len(views), err)
 		}
-		found, _, err := l.stored.List(t.Context())
+		found, _, err := l.stored.Limits(t.Context())
 		musttest.NoError(t, err)
 		if used, _ := found[0].Used(time.Now(), 0); used < 2 {
 			t.Errorf("%d tokens are used after two sendings", used)

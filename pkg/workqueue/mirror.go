@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -377,7 +377,7 @@ func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 
 // granted wakes claims for which the scope has tokens now: one for each token, all of them if
 // the number is negative.
-func (m *Mirror) granted(scope limits.Scope, tokens int) {
+func (m *Mirror) granted(scope admission.Scope, tokens int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.order {

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/limits"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -31,7 +31,7 @@ type Config struct {
 	// backlog is not read again and again. Optional. It must not block.
 	HeldTenant func(tenantID string) bool
 	// Limits holds back items whose service is limited or closed. Optional.
-	Limits *limits.Gate
+	Limits *admission.Gate
 	// Closer is told what each throttled failure closes, once, after its commit. It must not
 	// block. Optional.
 	Closer func(ctx context.Context, c statemachine.Closure)
@@ -59,7 +59,7 @@ type Queue struct {
 	poll       time.Duration
 	held       func(statemachine.Target) bool
 	heldTenant func(string) bool
-	limits     *limits.Gate
+	limits     *admission.Gate
 	closer     func(context.Context, statemachine.Closure)
 	logger     *slog.Logger
 	caller     Caller

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/musttest"
-	"github.com/lucius-project/lucius/pkg/limits"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
 // runs is a limit of so many attempts of the service that run at once.
-func runs(most int) limits.Limit { return limits.Limit{Scope: ocr, MaxRunning: most} }
+func runs(most int) admission.Limit { return admission.Limit{Scope: ocr, MaxRunning: most} }
 
 // completes ends a held item.
 func (l *limited) completes(t *testing.T, view workqueue.View) {
@@ -125,7 +125,7 @@ func TestRunning_ProcessesShareTheSlots(t *testing.T) {
 func TestRunning_EachLimitCountsTheItem(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, store *tapped) {
-		l := limitedTo(t, store, runs(3), limits.Limit{Scope: ocrOfA, MaxRunning: 1})
+		l := limitedTo(t, store, runs(3), admission.Limit{Scope: ocrOfA, MaxRunning: 1})
 		l.accepts(3, "tenant_a")
 		l.accepts(3, "tenant_b")
 		views := l.started(t, 10)
@@ -253,7 +253,7 @@ func TestRunning_ALoweredLimitCountsWhatRuns(t *testing.T) {
 		l := limitedTo(t, store, runs(4))
 		l.accepts(8, "tenant_a")
 		held := l.started(t, 4)
-		_, err := l.stored.Set(t.Context(), runs(2))
+		_, err := l.stored.SetLimit(t.Context(), runs(2))
 		musttest.NoError(t, err)
 		musttest.NoError(t, l.gate.Refresh(t.Context()))
 		for i := range held {

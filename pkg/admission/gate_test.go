@@ -1,4 +1,4 @@
-package limits
+package admission
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func newHouse(t *testing.T, seed uint64, count int, window, skew time.Duration, 
 	t.Helper()
 	h := &house{t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: &wire{Store: memstore.New(memstore.Options{})}, now: epoch.Add(time.Hour)}
 	service := New(h.store, "queue", h.rng.Float64)
-	if _, err := service.Set(t.Context(), Limit{Scope: ocr, Count: count, Window: window}); err != nil {
+	if _, err := service.SetLimit(t.Context(), Limit{Scope: ocr, Count: count, Window: window}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range processes {
@@ -476,7 +476,7 @@ func TestGate_ShorterWindowDropsTokens(t *testing.T) {
 	p := h.processes[0]
 	p.gate.Take("ocr", "OCR", "a", 50, nil)
 	p.lease()
-	if _, err := p.gate.cfg.Service.Set(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Second}); err != nil {
+	if _, err := p.gate.cfg.Service.SetLimit(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	p.refresh()
@@ -497,7 +497,7 @@ func TestGate_OperatorDoesNotShortenAClosure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gate.Apply(stored)
+		gate.ApplyClosure(stored)
 		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || by.Until.Sub(now) != time.Minute {
 			t.Errorf("blocked by %+v, want for a minute", by)
 		}

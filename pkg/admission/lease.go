@@ -1,4 +1,4 @@
-package limits
+package admission
 
 import (
 	"context"
@@ -15,7 +15,6 @@ type limit struct {
 	row    Limit // as it was last read or written
 	etag   tablestore.ETag
 	leases []*lease // with tokens that may be used, oldest first
-	writes int      // number of leases that this process wrote
 	spent  []spending
 	missed missed
 	// leasing says that a lease is being written. Before again none is tried.
@@ -231,7 +230,7 @@ func (g *Gate) lease(ctx context.Context, scope Scope, l *limit) int {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			l.row, l.etag = *next, written
-			l.writes++
+			g.change(g.cfg.Service.key(kindLimit, scope))
 			l.clock.look(&l.row, written, now, g.cfg.Skew)
 			if granted == 0 {
 				return 0
@@ -275,7 +274,7 @@ func (g *Gate) readAgain(ctx context.Context, scope Scope, l *limit) bool {
 		g.cfg.Logger.WarnContext(ctx, "limit not read", "limit_id", scope.ID(), "error", err)
 		return false
 	}
-	l.writes++ // A refresh that began before is older.
+	g.change(g.cfg.Service.key(kindLimit, scope)) // A refresh that began before is older.
 	l.adopt(row, etag, g.cfg.Clock(), g.cfg.Skew)
 	return true
 }

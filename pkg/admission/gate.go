@@ -1,10 +1,11 @@
-package limits
+package admission
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -34,6 +35,11 @@ func hostClocks() func() Reading {
 type Config struct {
 	// Service holds the rows. Required.
 	Service *Service
+	// Bus says that directives are published to Service Bus, where closures hold back their publication:
+	// otherwise they hold back claims.
+	Bus bool
+	// Expired is called after the gate resumed a pause at its time. Optional.
+	Expired func(context.Context, Pause)
 	// Skew is by how much the clocks of two processes may differ; 0 if there is one process.
 	Skew time.Duration
 	// Runs holds the rows of what runs at once. Optional; without it no such limit is kept.
@@ -69,23 +75,31 @@ const (
 	Closed    Figure = "closed"    // seconds for which a scope was closed
 )
 
-// Gate says whether a directive may be started now, by this process's view of the limits and
-// closures, and spends the tokens that this process has leased. It is safe for concurrent use.
+// Gate says whether a directive may be dispatched or started now, by this process's view of the rows,
+// and spends the tokens that this process has leased. It is safe for concurrent use.
 // It calls the store only in its [Gate.Refresh] and [Gate.Run]. A nil gate holds no claim back.
+//
+// It is asked at four points: by the ledger when it makes a directive ([Gate.HoldsNew]), by the relay before
+// it publishes one ([Gate.Admit]), and by the pull queue before it hands out what was published
+// earlier ([Gate.HoldsQueued]) and when it starts an attempt ([Gate.Take]).
 type Gate struct {
 	cfg   Config
 	asked chan struct{} // full if a limit wants tokens, or a closure is to be written
 
 	mu       sync.Mutex // Guards all below. Not held during a request of the store.
+	holds    map[statemachine.Scope]*hold
 	limits   map[Scope]*limit
 	closures map[Scope]*closure
 	read     time.Duration // when the refresh began that made the view
+	changes  int           // number of changes of rows by this process
+	// changed is the number of the last change of each row, unless the view was read after it.
+	changed map[tablestore.Key]int
 	// wake is told that so many tokens of the scope can be used now.
 	wake func(scope Scope, tokens int)
 }
 
-// maxAge is how old a view may be: beyond it the process does not know what is closed or
-// limited, and hands out nothing.
+// maxAge is how old a view may be: beyond it the process does not know what is paused, closed or
+// limited, and neither makes directives ready nor hands them out.
 const maxAge = 5 * time.Second
 
 // NewGate returns a gate that has read the rows once. The error is the store's.
@@ -103,12 +117,15 @@ func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Scope, Figure, float64) {}
 	}
+	if cfg.Expired == nil {
+		cfg.Expired = func(context.Context, Pause) {}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	g := &Gate{
-		cfg: cfg, asked: make(chan struct{}, 1), limits: map[Scope]*limit{}, closures: map[Scope]*closure{},
-		wake: func(Scope, int) {},
+		cfg: cfg, asked: make(chan struct{}, 1), changed: map[tablestore.Key]int{}, wake: func(Scope, int) {},
+		holds: map[statemachine.Scope]*hold{}, limits: map[Scope]*limit{}, closures: map[Scope]*closure{},
 	}
 	return g, g.Refresh(ctx)
 }
@@ -124,61 +141,70 @@ func (g *Gate) Wake(wake func(scope Scope, tokens int)) {
 	g.wake = wake
 }
 
-// Refresh reads the rows, and deletes closures that are long over. It is to be called every
-// second. After an error the view is unchanged.
+// Refresh reads the rows, resumes the pauses whose time is over, and deletes what no longer holds anything
+// back. It is to be called every second. What it has read of a row is dropped if this process has changed the row
+// since: it may be older. After an error the view is unchanged.
 func (g *Gate) Refresh(ctx context.Context) error {
-	g.mu.Lock()
-	writes := make(map[Scope]int, len(g.limits))
-	for scope, l := range g.limits {
-		writes[scope] = l.writes
-	}
-	changes := make(map[Scope]int, len(g.closures))
-	for scope, c := range g.closures {
-		changes[scope] = c.changes
-	}
-	wake := g.wake
-	g.mu.Unlock()
-	began := g.cfg.Clock()
-	found, err := g.cfg.Service.scan(ctx)
-	if err != nil {
-		return fmt.Errorf("refresh the gate of the limits: %w", err)
-	}
-	if err := g.readRuns(ctx, &found); err != nil {
-		return fmt.Errorf("refresh the gate of the limits: %w", err)
-	}
-	ours, freed := g.adopt(&found, writes, changes, began)
-	if !ours {
-		return nil
-	}
-	for scope, n := range freed {
-		wake(scope, n)
-	}
-	over := slices.DeleteFunc(found.closures, func(c Closure) bool { return !c.over(began.Wall) })
-	for _, one := range over[:min(len(over), maxForgotten)] {
-		if err := g.cfg.Service.forget(ctx, one.Scope, found.etags[g.cfg.Service.key(kindClosed, one.Scope)]); err != nil {
-			return fmt.Errorf("refresh the gate of the limits: %w", err)
-		}
+	if err := g.refresh(ctx); err != nil {
+		return fmt.Errorf("refresh the gate: %w", err)
 	}
 	return nil
 }
 
-// maxForgotten bounds the closures that one refresh deletes: the view ages meanwhile.
+func (g *Gate) refresh(ctx context.Context) error {
+	g.mu.Lock()
+	mark, wake := g.changes, g.wake
+	g.mu.Unlock()
+	began := g.cfg.Clock()
+	found, err := g.cfg.Service.scan(ctx)
+	if err == nil {
+		err = g.readRuns(ctx, &found)
+	}
+	if err != nil {
+		return err
+	}
+	over, freed := g.adopt(&found, mark, began)
+	for scope, n := range freed {
+		wake(scope, n)
+	}
+	for _, key := range over[:min(len(over), maxForgotten)] {
+		if err := g.cfg.Service.forget(ctx, key, found.etags[key]); err != nil {
+			return err
+		}
+	}
+	return g.resumeExpired(ctx, found.pauses, began.Wall)
+}
+
+// maxForgotten bounds the rows that one refresh deletes: the view ages meanwhile.
 const maxForgotten = 10
 
-// adopt makes the rows the view, unless a refresh that began later has made it already. It returns how
-// many run slots of each limit are free that were taken.
-func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) (ours bool, freed map[Scope]int) {
+// change notes that this process has changed a row. The lock is held.
+func (g *Gate) change(key tablestore.Key) {
+	g.changes++
+	g.changed[key] = g.changes
+}
+
+// changedSince reports whether this process has changed the row after so many changes. The lock is held.
+func (g *Gate) changedSince(key tablestore.Key, mark int) bool { return g.changed[key] > mark }
+
+// adopt makes the rows the view that were read after so many changes of this process, unless a refresh that began
+// later has made it already. It returns the keys of rows that hold nothing back any more, and how many run
+// slots of each limit are free that were taken.
+func (g *Gate) adopt(found *rows, mark int, began Reading) (over []tablestore.Key, freed map[Scope]int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if began.Mono < g.read {
-		return false, nil
+		return nil, nil
 	}
-	g.adoptClosures(found, changes, began)
-	g.adoptLimits(found, writes, began)
+	over = append(g.adoptPauses(found, mark, began.Wall), g.adoptClosures(found, mark, began)...)
+	g.adoptLimits(found, mark, began)
 	for scope, rows := range found.running {
-		s := &g.limits[scope].slots
-		n := s.adopt(rows, began.Mono)
-		g.cfg.Observe(scope, Running, float64(len(s.taken)))
+		l := g.limits[scope]
+		if l == nil {
+			continue
+		}
+		n := l.slots.adopt(rows, began.Mono)
+		g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
 		if n > 0 {
 			if freed == nil {
 				freed = map[Scope]int{}
@@ -186,13 +212,14 @@ func (g *Gate) adopt(found *rows, writes, changes map[Scope]int, began Reading) 
 			freed[scope] = n
 		}
 	}
+	maps.DeleteFunc(g.changed, func(_ tablestore.Key, change int) bool { return change <= mark })
 	g.read = began.Mono
-	return true, freed
+	return over, freed
 }
 
 // adoptLimits makes the rows the view of limits, except those that this process has written
 // since the reading began. The lock is held.
-func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
+func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 	known := g.limits
 	for scope, l := range known {
 		if _, still := found.running[scope]; l.row.MaxRunning > 0 && !still {
@@ -201,14 +228,16 @@ func (g *Gate) adoptLimits(found *rows, writes map[Scope]int, began Reading) {
 	}
 	g.limits = make(map[Scope]*limit, len(found.limits))
 	for _, row := range found.limits {
-		l := known[row.Scope]
-		if l == nil || !l.row.CreatedAt.Equal(row.CreatedAt) {
-			l = &limit{}
+		l, key := known[row.Scope], g.cfg.Service.key(kindLimit, row.Scope)
+		if !g.changedSince(key, mark) {
+			if l == nil || !l.row.CreatedAt.Equal(row.CreatedAt) {
+				l = &limit{}
+			}
+			l.adopt(row, found.etags[key], g.cfg.Clock(), g.cfg.Skew)
 		}
-		if l.writes == writes[row.Scope] {
-			l.adopt(row, found.etags[g.cfg.Service.key(kindLimit, row.Scope)], g.cfg.Clock(), g.cfg.Skew)
+		if l != nil { // Otherwise this process has found that it was deleted.
+			g.limits[row.Scope] = l
 		}
-		g.limits[row.Scope] = l
 	}
 	for scope, l := range g.limits {
 		lapsed := 0
@@ -241,7 +270,7 @@ func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Du
 	l.clock.look(&row, etag, now, skew)
 }
 
-// Stale reports whether the view is too old to go by, so that nothing starts.
+// Stale reports whether the view is too old to go by, so that nothing is dispatched or started.
 func (g *Gate) Stale() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -278,32 +307,48 @@ func (g *Gate) Take(
 	if g == nil {
 		return Token{}, Scope{}, true
 	}
+	token, by, lacks, ok := g.take(covering(service, stepType, tenantID))
+	if lacks {
+		most := math.MaxInt
+		if ready != nil {
+			most = ready(by) // It may ask this gate, so the lock is not held.
+		}
+		g.want(by, places, most)
+	}
+	return token, by, ok
+}
+
+// want asks for tokens of a limit for that many places of a claim, but for no more than so many items.
+func (g *Gate) want(scope Scope, places, most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.limits[scope]; l != nil {
+		l.missed.add(places, most, g.cfg.Clock().Mono)
+		g.ask()
+	}
+}
+
+// take is [Gate.Take] without the request for tokens: lacks says that the limit of that scope has none.
+func (g *Gate) take(scopes [4]Scope) (token Token, by Scope, lacks, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
-	scopes := covering(service, stepType, tenantID)
 	switch {
 	case g.stale(now):
-		return Token{}, scopes[0], false
+		return Token{}, scopes[0], false, false
 	case len(g.limits)+len(g.closures) == 0:
-		return Token{}, Scope{}, true
+		return Token{}, Scope{}, false, true
 	}
 	ramps, by, open := g.ramps(scopes[:], now.Wall)
 	if !open {
-		return Token{}, by, false
+		return Token{}, by, false, false
 	}
 	if by, full := g.full(scopes, now); full {
-		return Token{}, by, false
+		return Token{}, by, false, false
 	}
 	leases, missed, by := g.firsts(scopes, now)
 	if missed != nil {
-		most := math.MaxInt
-		if ready != nil {
-			most = ready(by)
-		}
-		missed.missed.add(places, most, now.Mono)
-		g.ask()
-		return Token{}, by, false
+		return Token{}, by, true, false
 	}
 	for _, one := range leases {
 		one.left--
@@ -313,9 +358,9 @@ func (g *Gate) Take(
 	}
 	runs := g.reserve(scopes)
 	if len(leases)+len(runs) == 0 {
-		return Token{}, Scope{}, true
+		return Token{}, Scope{}, false, true
 	}
-	return Token{gate: g, leases: leases, runs: runs}, Scope{}, true
+	return Token{gate: g, leases: leases, runs: runs}, Scope{}, false, true
 }
 
 // Leasing reports whether tokens of the limit may come soon, since they are asked for and no

@@ -1,13 +1,80 @@
-package limits
+package admission
 
 import (
 	"context"
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
+
+// Closure holds back all starts of a scope for a time.
+type Closure struct {
+	Scope
+
+	Until  time.Time `column:"until"`
+	Actor  string    `column:"actor"` // of the last change, as Reason
+	Reason string    `column:"reason"`
+	// ClosedAt is since when it is closed without a break. OpenedAt is when an operator opened
+	// it last: a RESULT from before does not close it again.
+	ClosedAt time.Time `column:"closed_at"`
+	OpenedAt time.Time `column:"opened_at"`
+}
+
+// Close closes the scope until that time, or leaves it closed for longer. answered is when the
+// RESULT came that closes it, zero if an operator does: one from before it was last opened
+// changes nothing.
+func (s *Service) Close(ctx context.Context, fresh Closure, answered time.Time) (Closure, error) {
+	return update(ctx, s, s.key(kindClosed, fresh.Scope), closureCodec, func(old *Closure) (*Closure, error) {
+		return old.close(&fresh, answered), nil
+	})
+}
+
+// close returns what the closure becomes; old itself if nothing changes, nil if there is none.
+func (c *Closure) close(fresh *Closure, answered time.Time) *Closure {
+	until := fresh.Until.UTC().Truncate(time.Millisecond)
+	now := tablestore.Now()
+	switch {
+	case c != nil && !answered.IsZero() && !answered.After(c.OpenedAt):
+		return c // The worker that answered had begun before the operator looked.
+	case c != nil && !until.After(c.Until):
+		return c
+	}
+	next := *fresh
+	next.Until, next.ClosedAt = until, now
+	if c != nil {
+		next.OpenedAt = c.OpenedAt
+		if c.Until.After(now) {
+			next.ClosedAt = c.ClosedAt
+		}
+	}
+	return &next
+}
+
+// Open ends the closure now. It returns a not_found [*apierror.Error] if the scope is not
+// closed.
+func (s *Service) Open(ctx context.Context, scope Scope, actor, reason string) (Closure, error) {
+	return update(ctx, s, s.key(kindClosed, scope), closureCodec, func(old *Closure) (*Closure, error) {
+		now := tablestore.Now()
+		if old == nil || !old.Until.After(now) {
+			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "The scope is not closed."}
+		}
+		next := *old
+		next.Until, next.OpenedAt, next.Actor, next.Reason = now, now, actor, reason
+		return &next, nil
+	})
+}
+
+// forgetAfter is how long a closure is kept after its end: a RESULT from before may come as late.
+const forgetAfter = time.Hour
+
+// over reports whether the closure can be forgotten.
+func (c *Closure) over(now time.Time) bool {
+	return !c.Until.Add(forgetAfter).After(now) && !c.OpenedAt.Add(forgetAfter).After(now)
+}
 
 // closure is a closure as this process sees it.
 type closure struct {
@@ -18,7 +85,6 @@ type closure struct {
 	unwritten *Closure
 	answered  time.Time
 	writing   bool
-	changes   int // number of changes that this process has made
 }
 
 // maxRamp is how long a scope opens gradually at most.
@@ -63,16 +129,19 @@ func (g *Gate) closed(scopes []Scope, now time.Time) bool {
 }
 
 // adoptClosures makes the rows the view of closures, except those that this process has changed
-// since the reading began. The lock is held.
-func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading) {
+// since the reading began. It returns the keys of those that can be forgotten. The lock is held.
+func (g *Gate) adoptClosures(found *rows, mark int, began Reading) (over []tablestore.Key) {
 	known := g.closures
 	g.closures = make(map[Scope]*closure, len(found.closures))
 	for scope, c := range known {
-		if c.unwritten != nil || c.changes != changes[scope] {
+		if c.unwritten != nil || g.changedSince(g.cfg.Service.key(kindClosed, scope), mark) {
 			g.closures[scope] = c
 		}
 	}
 	for _, row := range found.closures {
+		if row.over(began.Wall) {
+			over = append(over, g.cfg.Service.key(kindClosed, row.Scope))
+		}
 		c := known[row.Scope]
 		switch {
 		case g.closures[row.Scope] != nil:
@@ -88,6 +157,7 @@ func (g *Gate) adoptClosures(found *rows, changes map[Scope]int, began Reading) 
 			g.cfg.Observe(Scope{Service: scope.Service}, Closed, (began.Mono - g.read).Seconds())
 		}
 	}
+	return over
 }
 
 // Close closes what a throttled RESULT says, in this process at once, for at most [Config.MaxClose],
@@ -114,7 +184,7 @@ func (g *Gate) Close(of statemachine.Closure) bool {
 		g.closures[fresh.Scope] = c
 	}
 	c.row, c.ramp, c.unwritten, c.answered = *next, nil, next, of.ResultAt
-	c.changes++
+	g.change(g.cfg.Service.key(kindClosed, fresh.Scope))
 	g.ask()
 	return true
 }
@@ -137,11 +207,11 @@ func (g *Gate) write(ctx context.Context, scope Scope, c *closure, fresh *Closur
 		c.row = stored
 	} // A closure that could not be written before its end needs no row.
 	c.unwritten = nil
-	c.changes++
+	g.change(g.cfg.Service.key(kindClosed, scope))
 }
 
-// Apply makes the view show a closure that this process has stored.
-func (g *Gate) Apply(stored Closure) {
+// ApplyClosure makes the view show a closure that this process has stored.
+func (g *Gate) ApplyClosure(stored Closure) {
 	g.mu.Lock()
 	c := g.closures[stored.Scope]
 	if c == nil {
@@ -157,7 +227,7 @@ func (g *Gate) Apply(stored Closure) {
 		c.unwritten = nil
 	}
 	c.row = stored
-	c.changes++
+	g.change(g.cfg.Service.key(kindClosed, stored.Scope))
 	wake, open := g.wake, !stored.Until.After(g.cfg.Clock().Wall)
 	g.mu.Unlock()
 	if open {
@@ -165,32 +235,11 @@ func (g *Gate) Apply(stored Closure) {
 	}
 }
 
-// onBus returns the scopes that hold back what is published to Service Bus: those of all step types.
-func onBus(service, tenantID string) []Scope {
-	return []Scope{{Service: service}, {Service: service, TenantID: tenantID}}
-}
-
-// Holds reports whether a closed scope holds a directive for Service Bus back from publication, or
-// the view is too old to tell.
-func (g *Gate) Holds(service, tenantID string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.cfg.Clock()
-	return g.stale(now) || g.closed(onBus(service, tenantID), now.Wall)
-}
-
-// Admit reports whether the directive may be published to Service Bus, and counts it towards the
-// gradual opening of its scopes.
-func (g *Gate) Admit(service, tenantID string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.cfg.Clock()
-	if g.stale(now) {
-		return false
+// onBus returns the scopes that hold back the publication of the directive: those of all step types if
+// directives are published to Service Bus, otherwise none, since they hold back the claims.
+func (g *Gate) onBus(target statemachine.Target) []Scope {
+	if !g.cfg.Bus {
+		return nil
 	}
-	ramps, _, open := g.ramps(onBus(service, tenantID), now.Wall)
-	for _, ramp := range ramps {
-		ramp.Take(1)
-	}
-	return open
+	return []Scope{{Service: target.Service}, {Service: target.Service, TenantID: target.TenantID}}
 }

@@ -1,4 +1,4 @@
-package pauses_test
+package admission_test
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -29,10 +29,10 @@ func target(tenantID, protocolID string, lane int) statemachine.Target {
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // setup is a service on the store, and a gate.
-func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate) {
+func setup(t *testing.T, store tablestore.Store) (*admission.Service, *admission.Gate) {
 	t.Helper()
-	service := pauses.New(store, "luciusschedule", nil)
-	gate, err := pauses.NewGate(t.Context(), service, nil)
+	service := admission.New(store, "luciusschedule", nil)
+	gate, err := admission.NewGate(t.Context(), admission.Config{Service: service})
 	musttest.NoError(t, err)
 	return service, gate
 }
@@ -75,8 +75,8 @@ func TestScopes(t *testing.T) {
 func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
-	pause, err := service.Create(t.Context(), pauses.Pause{Scope: statemachine.Scope{Kind: "tenant", Value: "a"}, Reason: "it burns", Actor: "operator"})
-	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
+	pause, err := service.Pause(t.Context(), admission.Pause{Scope: statemachine.Scope{Kind: "tenant", Value: "a"}, Reason: "it burns", Actor: "operator"})
+	if err != nil || pause.State != admission.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
 	if !gate.Admit(target("a", "p", 3)) {
@@ -103,13 +103,13 @@ func TestCreate_TheSameScopeIsTheSamePause(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+			if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	group.Wait()
-	if found, err := service.List(t.Context()); err != nil || len(found) != 1 {
+	if found, err := service.Pauses(t.Context()); err != nil || len(found) != 1 {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
@@ -118,14 +118,14 @@ func TestResume_RampsUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+		if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		pause, err := service.Resume(t.Context(), statemachine.Scope{}, 5*time.Second)
-		if err != nil || pause.State != pauses.Ramping {
+		if err != nil || pause.State != admission.Ramping {
 			t.Fatalf("%+v, %v", pause, err)
 		}
-		gate.Apply(pause)
+		gate.ApplyPause(pause)
 		var passed []int
 		for range 6 {
 			time.Sleep(time.Second)
@@ -141,7 +141,7 @@ func TestResume_RampsUp(t *testing.T) {
 		if diff := cmp.Diff([]int{10, 20, 40, 80, 1000, 1000}, passed); diff != "" {
 			t.Errorf("passed in each second (-want +got):\n%s", diff)
 		}
-		if found, err := service.List(t.Context()); err != nil || len(found) != 0 {
+		if found, err := service.Pauses(t.Context()); err != nil || len(found) != 0 {
 			t.Errorf("left: %+v, %v", found, err)
 		}
 	})
@@ -154,21 +154,21 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.As(err, &told) || told.Code != apierror.NotFound {
 		t.Errorf("resume of nothing: %v", err)
 	}
-	if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+	if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 		t.Fatal(err)
 	}
 	pause, err := service.Resume(t.Context(), statemachine.Scope{}, 0)
-	if err != nil || pause.State != pauses.Resumed {
+	if err != nil || pause.State != admission.Resumed {
 		t.Fatalf("%+v, %v", pause, err)
 	}
-	gate.Apply(pause)
+	gate.ApplyPause(pause)
 	if !gate.Admit(target("a", "p", 3)) || gate.HoldsNew(target("a", "p", 3)) || len(gate.Active()) != 0 {
 		t.Error("the directive is held")
 	}
-	if again, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
+	if again, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute); err != nil || again.State != admission.Resumed {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
-	if again, err := service.Create(t.Context(), pauses.Pause{Reason: "once more", Actor: "operator"}); err != nil || again.Reason != "once more" {
+	if again, err := service.Pause(t.Context(), admission.Pause{Reason: "once more", Actor: "operator"}); err != nil || again.Reason != "once more" {
 		t.Errorf("paused again: %+v, %v", again, err)
 	}
 }
@@ -178,14 +178,14 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+		if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		passed := 0
 		for range 2 {
 			pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute)
 			musttest.NoError(t, err)
-			gate.Apply(pause)
+			gate.ApplyPause(pause)
 			time.Sleep(time.Second / 2)
 			for range 100 {
 				if gate.Admit(target("a", "p", 3)) {
@@ -204,13 +204,13 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+		if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Second)
 		musttest.NoError(t, err)
-		gate.Apply(pause)
-		if active := gate.Active(); len(active) != 1 || active[0].State != pauses.Ramping {
+		gate.ApplyPause(pause)
+		if active := gate.Active(); len(active) != 1 || active[0].State != admission.Ramping {
 			t.Errorf("while it ramps up: %+v", active)
 		}
 		time.Sleep(time.Second)
@@ -229,16 +229,18 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		service, _ := setup(t, store)
 		scope := statemachine.Scope{Kind: "tenant", Value: "a"}
-		made, err := service.Create(t.Context(), pauses.Pause{
+		made, err := service.Pause(t.Context(), admission.Pause{
 			Scope: scope, Reason: "why", Actor: "operator", Until: time.Now().Add(time.Minute), Ramp: 5 * time.Second,
 		})
-		if err != nil || made.State != pauses.Paused {
+		if err != nil || made.State != admission.Paused {
 			t.Fatalf("%+v, %v", made, err)
 		}
-		var expired []pauses.Pause
-		gates := make([]*pauses.Gate, 2)
+		var expired []admission.Pause
+		gates := make([]*admission.Gate, 2)
 		for i := range gates {
-			gates[i], err = pauses.NewGate(t.Context(), service, func(_ context.Context, p pauses.Pause) { expired = append(expired, p) })
+			gates[i], err = admission.NewGate(t.Context(), admission.Config{
+				Service: service, Expired: func(_ context.Context, p admission.Pause) { expired = append(expired, p) },
+			})
 			musttest.NoError(t, err)
 		}
 		passing := func() (n int) {
@@ -256,7 +258,7 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 		if n := passing(); n != 0 || len(expired) != 0 || !gates[1].HoldsTenant("a") {
 			t.Errorf("before its time %d passed, and expired are %+v", n, expired)
 		}
-		if shown := gates[0].Covering(target("a", "p", 3)); shown == nil || !shown.Until.Equal(made.Until) || shown.State != pauses.Paused {
+		if shown := gates[0].Covering(target("a", "p", 3)); shown == nil || !shown.Until.Equal(made.Until) || shown.State != admission.Paused {
 			t.Errorf("a job sees %+v", shown)
 		}
 		time.Sleep(time.Hour)
@@ -268,14 +270,14 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 		if diff := cmp.Diff([]int{1, 10, 20}, passed); diff != "" {
 			t.Errorf("passed in each second (-want +got):\n%s", diff)
 		}
-		if len(expired) != 1 || expired[0].ID() != scope.ID() || expired[0].State != pauses.Ramping || !expired[0].Until.Equal(made.Until) {
+		if len(expired) != 1 || expired[0].ID() != scope.ID() || expired[0].State != admission.Ramping || !expired[0].Until.Equal(made.Until) {
 			t.Errorf("expired: %+v", expired)
 		}
 		time.Sleep(3 * time.Second)
 		if n := passing(); n != 100 {
 			t.Errorf("%d passed after the ramp", n)
 		}
-		if found, err := service.List(t.Context()); err != nil || len(found) != 0 {
+		if found, err := service.Pauses(t.Context()); err != nil || len(found) != 0 {
 			t.Errorf("left: %+v, %v", found, err)
 		}
 	})
@@ -300,7 +302,7 @@ func TestCreate_TheLaterEndCounts(t *testing.T) {
 			{"endless", time.Time{}, "endless", time.Time{}},
 			{"bounded", hour(9), "endless", time.Time{}},
 		} {
-			got, err := service.Create(t.Context(), pauses.Pause{Reason: one.reason, Actor: "by " + one.reason, Until: one.until})
+			got, err := service.Pause(t.Context(), admission.Pause{Reason: one.reason, Actor: "by " + one.reason, Until: one.until})
 			if err != nil || got.Reason != one.want || got.Actor != "by "+one.want || !got.Until.Equal(one.ends) || !got.CreatedAt.Equal(begin) {
 				t.Errorf("%s: %+v, %v", one.reason, got, err)
 			}
@@ -309,11 +311,11 @@ func TestCreate_TheLaterEndCounts(t *testing.T) {
 		if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := service.Create(t.Context(), pauses.Pause{Reason: "again", Until: hour(9)}); err != nil || got.Reason != "again" {
+		if got, err := service.Pause(t.Context(), admission.Pause{Reason: "again", Until: hour(9)}); err != nil || got.Reason != "again" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		got, err := service.Resume(t.Context(), statemachine.Scope{}, time.Hour)
-		if err != nil || got.State != pauses.Ramping || !got.Until.IsZero() {
+		if err != nil || got.State != admission.Ramping || !got.Until.IsZero() {
 			t.Errorf("resumed before its time: %+v, %v", got, err)
 		}
 		time.Sleep(9 * time.Hour)
@@ -340,11 +342,11 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	service, gate := setup(t, store)
 	read = func() {
 		read = func() {}
-		pause, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"})
+		pause, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"})
 		if err != nil {
 			t.Error(err)
 		}
-		gate.Apply(pause)
+		gate.ApplyPause(pause)
 	}
 	for _, when := range []string{"during the change", "afterwards"} {
 		musttest.NoError(t, gate.Refresh(t.Context()))
@@ -363,18 +365,18 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 		store := afterScan(func() { read() })
 		service, gate := setup(t, store)
 		own, resumed := statemachine.Scope{Kind: "tenant", Value: "own"}, statemachine.Scope{Kind: "tenant", Value: "resumed"}
-		create := func(scope statemachine.Scope) pauses.Pause {
-			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: "why", Actor: "operator"})
+		create := func(scope statemachine.Scope) admission.Pause {
+			pause, err := service.Pause(t.Context(), admission.Pause{Scope: scope, Reason: "why", Actor: "operator"})
 			musttest.NoError(t, err)
 			return pause
 		}
 		create(statemachine.Scope{Kind: "tenant", Value: "other"})
-		gate.Apply(create(resumed))
+		gate.ApplyPause(create(resumed))
 		read = func() {
-			gate.Apply(create(own))
+			gate.ApplyPause(create(own))
 			pause, err := service.Resume(t.Context(), resumed, 0)
 			if err == nil { // Otherwise an earlier refresh has removed it.
-				gate.Apply(pause)
+				gate.ApplyPause(pause)
 			}
 		}
 		for range 10 {
@@ -395,7 +397,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 		service, gate := setup(t, store)
-		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
+		if _, err := service.Pause(t.Context(), admission.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -450,7 +452,7 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
 		begin, ocr := time.Now().UTC(), statemachine.Scope{Kind: "service", Value: "ocr"}
-		shows := func(want *pauses.Pause) {
+		shows := func(want *admission.Pause) {
 			t.Helper()
 			if diff := cmp.Diff(want, gate.Covering(target("a", "p", 3))); diff != "" {
 				t.Errorf("covering (-want +got):\n%s", diff)
@@ -458,27 +460,27 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 		}
 		pause := func(scope statemachine.Scope, why string) {
 			t.Helper()
-			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: why, Actor: "ops-1"})
+			pause, err := service.Pause(t.Context(), admission.Pause{Scope: scope, Reason: why, Actor: "ops-1"})
 			musttest.NoError(t, err)
-			gate.Apply(pause)
+			gate.ApplyPause(pause)
 			time.Sleep(time.Second)
 		}
 		resume := func(scope statemachine.Scope) {
 			t.Helper()
 			pause, err := service.Resume(t.Context(), scope, time.Minute)
 			musttest.NoError(t, err)
-			gate.Apply(pause)
+			gate.ApplyPause(pause)
 		}
 		pause(statemachine.Scope{Kind: "service", Value: "embed"}, "another service")
 		shows(nil)
 		pause(ocr, "OCR is down")
 		pause(statemachine.Scope{}, "all")
-		shows(&pauses.Pause{Scope: ocr, State: pauses.Paused, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second)})
+		shows(&admission.Pause{Scope: ocr, State: admission.Paused, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second)})
 		resume(ocr)
-		shows(&pauses.Pause{State: pauses.Paused, Actor: "ops-1", Reason: "all", CreatedAt: begin.Add(2 * time.Second)})
+		shows(&admission.Pause{State: admission.Paused, Actor: "ops-1", Reason: "all", CreatedAt: begin.Add(2 * time.Second)})
 		resume(statemachine.Scope{})
-		shows(&pauses.Pause{
-			Scope: ocr, State: pauses.Ramping, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second),
+		shows(&admission.Pause{
+			Scope: ocr, State: admission.Ramping, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second),
 			ResumedAt: begin.Add(3 * time.Second), Ramp: time.Minute,
 		})
 		time.Sleep(time.Minute)

@@ -1,4 +1,4 @@
-package limits
+package admission
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func TestGate_NeverMoreRunThanAllowed(t *testing.T) {
 		service := New(memstore.New(memstore.Options{}), "queue", rng.Float64)
 		rows := &board{rows: map[int]ledger.RunRow{}, void: map[int]bool{}}
 		set := func() {
-			if _, err := service.Set(t.Context(), Limit{Scope: ocr, MaxRunning: most, Reason: fmt.Sprint(most)}); err != nil {
+			if _, err := service.SetLimit(t.Context(), Limit{Scope: ocr, MaxRunning: most, Reason: fmt.Sprint(most)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,4 +1,4 @@
-package limits
+package admission
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func TestGate_OperatorBeforeTheWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gate.Apply(stored)
+		gate.ApplyClosure(stored)
 		gate.write(t.Context(), ocr, c, fresh, answered)
 		if by := gate.Blocks("ocr", "OCR", "a"); by == nil || by.Until.Sub(now) != time.Hour {
 			t.Errorf("blocked by %+v, want for an hour", by)
@@ -58,7 +58,7 @@ func TestGate_SlowRefresh(t *testing.T) {
 		go func() { ended <- gate.Refresh(t.Context()) }()
 		time.Sleep(time.Second)
 		slow.after.Store(0)
-		if _, err := s.Set(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Minute}); err != nil {
+		if _, err := s.SetLimit(t.Context(), Limit{Scope: ocr, Count: 1, Window: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		if err := gate.Refresh(t.Context()); err != nil {
@@ -122,7 +122,7 @@ func TestGate_RaisedLimit(t *testing.T) {
 		count int
 		want  bool
 	}{{1, true}, {1, false}, {2, true}} {
-		if _, err := p.gate.cfg.Service.Set(t.Context(), Limit{Scope: ocr, Count: of.count, Window: time.Hour}); err != nil {
+		if _, err := p.gate.cfg.Service.SetLimit(t.Context(), Limit{Scope: ocr, Count: of.count, Window: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		p.refresh()
@@ -158,7 +158,7 @@ func TestGate_StoreThatRefusesWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &wire{Store: memstore.New(memstore.Options{})}
 		s, gate := open(t, store)
-		if _, err := s.Set(t.Context(), Limit{Scope: Scope{Service: "embed"}, Count: 5, Window: time.Minute}); err != nil {
+		if _, err := s.SetLimit(t.Context(), Limit{Scope: Scope{Service: "embed"}, Count: 5, Window: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		if err := gate.Refresh(t.Context()); err != nil {
