@@ -363,8 +363,8 @@ func (g *Gate) take(scopes [4]Scope) (token Token, by Scope, lacks, ok bool) {
 	return Token{gate: g, leases: leases, runs: runs}, Scope{}, false, true
 }
 
-// Leasing reports whether tokens of the limit may come soon, since they are asked for and no
-// window has to pass.
+// Leasing reports whether tokens of the limit may come soon: they are being leased, or asked for
+// and no window has to pass.
 func (g *Gate) Leasing(scope Scope) bool {
 	if g == nil {
 		return false
@@ -372,7 +372,7 @@ func (g *Gate) Leasing(scope Scope) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l, now := g.limits[scope], g.cfg.Clock()
-	return l != nil && l.again <= now.Mono && l.missed.places(now.Mono) > 0
+	return l != nil && (l.leasing || l.again <= now.Mono && l.missed.places(now.Mono) > 0)
 }
 
 // first returns the oldest lease with a token, nil if there is none. The lock is held.

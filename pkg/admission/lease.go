@@ -17,7 +17,8 @@ type limit struct {
 	leases []*lease // with tokens that may be used, oldest first
 	spent  []spending
 	missed missed
-	// leasing says that a lease is being written. Before again none is tried.
+	// leasing says that a lease is being written, or claims are being told of it. Before again
+	// none is tried.
 	leasing bool
 	again   time.Duration
 	clock   guard
@@ -161,7 +162,7 @@ func (g *Gate) Run(ctx context.Context) error {
 func (g *Gate) start(ctx context.Context, running *sync.WaitGroup) (next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock()
+	now, wake := g.cfg.Clock(), g.wake
 	next = time.Minute
 	for scope, l := range g.limits {
 		if l.row.MaxRunning > 0 {
@@ -174,15 +175,13 @@ func (g *Gate) start(ctx context.Context, running *sync.WaitGroup) (next time.Du
 		default:
 			l.leasing = true
 			running.Go(func() {
-				granted := g.lease(ctx, scope, l)
+				if granted := g.lease(ctx, scope, l); granted > 0 {
+					wake(scope, granted)
+				}
 				g.mu.Lock()
 				l.leasing = false
 				g.ask() // Claims may have missed tokens since.
-				wake := g.wake
 				g.mu.Unlock()
-				if granted > 0 {
-					wake(scope, granted)
-				}
 			})
 		}
 	}

@@ -271,13 +271,13 @@ func TestLimit_WaitingClaims(t *testing.T) {
 	})
 }
 
-// A claim whose commit is sent late starts nothing with tokens that have lapsed; its item is
-// claimed later.
+// A claim whose commit would be sent late starts nothing with a token that has lapsed, and the
+// token counts as used: the item is claimed with that of the next window.
 func TestLimit_NothingIsSentWithALapsedToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := tap()
-		l := withLimits(t, store, 5, ocr)
+		l := withLimits(t, store, 1, ocr)
 		l.accepts(1, "tenant_a")
 		store.on(queueTable, "claims", func() error { // The claim's memory takes long.
 			time.Sleep(10 * time.Second)
@@ -286,8 +286,14 @@ func TestLimit_NothingIsSentWithALapsedToken(t *testing.T) {
 		if got := l.get(t, 1); len(got) != 0 {
 			t.Errorf("the claim got %d items by a commit that was sent 10 s after its lease", len(got))
 		}
-		if got := l.get(t, 1); len(got) != 1 {
-			t.Errorf("the next claim got %d items, want 1", len(got))
+		if got := l.get(t, 1); len(got) != 0 {
+			t.Errorf("the next claim got %d items, though the window's token has lapsed", len(got))
+		}
+		got, err := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "patient", Max: 1, Wait: longWindow + 3*time.Minute,
+		})
+		if err != nil || len(got) != 1 {
+			t.Errorf("a claim that waits for the next window got %d items, %v, want 1", len(got), err)
 		}
 	})
 }
