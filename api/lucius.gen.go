@@ -4201,10 +4201,10 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Percentiles Percentiles of durations that the answering process has seen since its start: of the last hour
-// those of at most the last 500, of the last day those of a random sample.
+// Percentiles Percentiles of durations. Those of the last hour are of at most the last 500 that the answering
+// process has seen since its start, those of the last day of all, to within an eighth.
 type Percentiles struct {
-	// Count How many durations these are of. A sample stands for all of them.
+	// Count How many durations these are of.
 	//
 	// Example: 117
 	Count int `json:"count"`
@@ -5686,7 +5686,7 @@ type Service struct {
 	// DurationSeconds From the start of an attempt to its RESULT, in the last hour.
 	DurationSeconds Percentiles `json:"duration_seconds"`
 
-	// DurationSecondsInDay As `duration_seconds`, in the last 24 hours.
+	// DurationSecondsInDay As `duration_seconds`, since `day_since` of the list.
 	DurationSecondsInDay Percentiles `json:"duration_seconds_in_day"`
 
 	// Held Steps whose directive waits, published or not, for the end of a pause.
@@ -5710,7 +5710,7 @@ type Service struct {
 	// QueueWaitSeconds From the publish of a directive to its claim, in the last hour; on Service Bus, to its ACK.
 	QueueWaitSeconds Percentiles `json:"queue_wait_seconds"`
 
-	// QueueWaitSecondsInDay As `queue_wait_seconds`, in the last 24 hours.
+	// QueueWaitSecondsInDay As `queue_wait_seconds`, since `day_since` of the list.
 	QueueWaitSecondsInDay Percentiles `json:"queue_wait_seconds_in_day"`
 
 	// Running Steps that a worker has started.
@@ -5766,11 +5766,23 @@ type ServiceList struct {
 	// Example: 2026-01-26T17:30:12.000Z
 	CompleteSince Time `json:"complete_since"`
 
+	// DaySince When the last day began, for what is counted by day: 24 to 28 hours ago, or when counting began.
+	// What processes that have ended counted in it is kept.
+	//
+	//
+	// Example: 2026-01-26T08:00:00.000Z
+	DaySince Time `json:"day_since"`
+
 	// Ended Ended jobs by state, of one protocol if the list is. FAILED_FINAL is a failure.
 	//
 	//
 	// Example: {"SUCCEEDED":{"last_hour":{"count":73,"error_rate":0,"failed":0,"over_seconds":3640,"per_second":0.02},"last_minute":{"count":2,"error_rate":0,"failed":0,"over_seconds":100,"per_second":0.02},"total":4711}}
 	Ended map[string]Rates `json:"ended"`
+
+	// EndedInDay How many jobs ended since `day_since`, by state, of one protocol if the list is.
+	//
+	// Example: {"CANCELLED":1,"FAILED_FINAL":3,"SUCCEEDED":1204}
+	EndedInDay map[string]int `json:"ended_in_day"`
 
 	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
 	// process uses the store, except after a start until it has counted once. With several

@@ -98,6 +98,7 @@ test("a protocol shows where the time of its jobs goes, and how they end", async
   await page.getByText("the median of the last hour").waitFor();
   await page.getByRole("link", { name: "last day" }).click();
   await page.getByText("the median of the last day").waitFor();
+  await page.getByText(/Of its jobs, 1 succeeded, 0 failed for good and 0 were cancelled in the last day/).waitFor();
   await rowOf(page, "Where the time goes", "extract").getByText("p95").first().waitFor();
   await page.getByRole("link", { name: /^Succeeded: .*1 in 1 h/ }).click();
   await page.locator(`table.jobs a[href="/ui/jobs/${job}"]`).waitFor();

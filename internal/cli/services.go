@@ -96,7 +96,7 @@ func showService(p *page, list api.ServiceList) {
 			"last hour", ended(&one.Attempts.LastHour),
 			"attempts take", percentiles(&one.DurationSeconds),
 			"steps wait", percentiles(&one.QueueWaitSeconds),
-			"in 24 h they take", percentiles(&one.DurationSecondsInDay),
+			"in a day they take", percentiles(&one.DurationSecondsInDay),
 			"and wait", percentiles(&one.QueueWaitSecondsInDay),
 		)
 		p.line("")

@@ -22,6 +22,8 @@ type flowPage struct {
 	Protocols []api.Protocol
 	Waterfall waterfall // of Protocol, over the last hour or, if InDay, the last day
 	InDay     bool
+	Ended     map[string]int // jobs of Protocol that ended since DaySince, when the last day began, by state
+	DaySince  api.Time
 	// Notes say which figures are missing, and why.
 	Notes []string
 }
@@ -55,6 +57,7 @@ func flow(r *request) (view, error) {
 			return v, err
 		}
 		data.InDay = r.FormValue("over") == "day"
+		data.Ended, data.DaySince = s.endedInDay, s.daySince
 		data.Canvas, data.Waterfall = protocolCanvas(s, data.Protocol), s.waterfallOf(data.Protocol, data.InDay)
 		data.Notes = []string{"The figures are those of this protocol's jobs alone; workers serve all protocols of their service."}
 	} else {
@@ -73,12 +76,15 @@ func (r *request) seesAll() bool {
 func notForTenants(v view) view { return view{Title: v.Title, Template: "notfortenants"} }
 
 // situation is what the API says, and of whose jobs alone the services' figures are: of those
-// of a protocol, or of all if it is empty. ended counts the protocol's jobs that have ended.
+// of a protocol, or of all if it is empty. ended counts the protocol's jobs that have ended, and
+// endedInDay those since daySince.
 type situation struct {
 	diagnosis.Situation
 
-	protocol string
-	ended    map[string]api.Rates
+	protocol   string
+	ended      map[string]api.Rates
+	endedInDay map[string]int
+	daySince   api.Time
 }
 
 // of returns what there is to say of these services alone.
@@ -106,6 +112,7 @@ func (s *situation) narrow(r *request, protocol string) error {
 	params := &api.ListServicesParams{Minutes: &minutes, ProtocolID: &protocol}
 	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), params))
 	s.Services, s.ended, s.protocol = services.Services, services.Ended, protocol
+	s.endedInDay, s.daySince = services.EndedInDay, services.DaySince
 	return err
 }
 

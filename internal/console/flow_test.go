@@ -190,7 +190,10 @@ func TestFlow_Page(t *testing.T) {
 				DurationSeconds: api.Percentiles{Count: 9, P50: 1, P95: 1.25}, DurationSecondsInDay: api.Percentiles{Count: 90, P50: 3, P95: 4},
 			}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
 		}
-		answerJSON(w, api.ServiceList{Services: services, Ended: map[string]api.Rates{string(api.JobStateSucceeded): perMinute(7, 0)}})
+		answerJSON(w, api.ServiceList{
+			Services: services, Ended: map[string]api.Rates{string(api.JobStateSucceeded): perMinute(7, 0)},
+			EndedInDay: map[string]int{string(api.JobStateSucceeded): 2500}, DaySince: ago(26 * time.Hour),
+		})
 	})
 	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{
 		{ProtocolID: "doc_ingest", Steps: []api.ProtocolStep{
@@ -207,7 +210,8 @@ func TestFlow_Page(t *testing.T) {
 	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "30/min · p95 1.2 s · 60 failed in 1 h", "1 ready", "not counted apart", "this protocol&#39;s jobs alone",
 		"Where the time goes", "1.0 s, p95 1.2 s", "the median of the last hour", "7/min · 420 in 1 h",
 		"/ui/jobs?ended_after=2026-01-27T09%3A02%3A00.000Z&amp;protocol_id=doc_ingest&amp;state=SUCCEEDED")
-	has(t, b.get(t, "/ui/flow?protocol=doc_ingest&over=day"), "3.0 s, p95 4.0 s", "the median of the last day")
+	has(t, b.get(t, "/ui/flow?protocol=doc_ingest&over=day"), "3.0 s, p95 4.0 s", "the median of the last day",
+		"2,500 succeeded, 0 failed for good and 0 were cancelled in the last day, which is counted from <time", ">2026-01-26 08:02:30</time>")
 	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
 	for _, b.token = range []string{"good", "reader", "bound"} { // Protocols belong to no tenant.
 		if w := b.send("GET", "/ui/flow?protocol=none", nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "There is no protocol none.") {

@@ -37,6 +37,10 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 		out := api.ServiceList{
 			Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
 			CompleteSince: api.NewTime(report.Complete), Services: []api.Service{}, Ended: endedOf(report, params.Minutes),
+			DaySince: api.NewTime(report.DaySince), EndedInDay: make(map[string]int, len(report.InDay)),
+		}
+		for state, n := range report.InDay {
+			out.EndedInDay[string(state)] = n
 		}
 		now := time.Now()
 		for i := range report.Services {

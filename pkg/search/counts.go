@@ -78,13 +78,14 @@ type figures struct {
 	AsOf     time.Time          `json:"as_of"`           // when they were stored
 	Since    time.Time          `json:"since"`           // when counting began
 	Whole    bool               `json:"whole,omitempty"` // the process ended in good order, and counted every event
+	DaySince time.Time          `json:"day_since"`       // when counting by day began
 	Lost     time.Time          `json:"lost,omitzero"`   // when an event may last have been missed
 	Live     *gauges            `json:"live,omitempty"`  // of its last walk
 	Accepted window             `json:"accepted"`
 	Refused  window             `json:"refused"`   // commands
 	Publish  window             `json:"published"` // directives; a rejected publish is a failure
 	Started  window             `json:"started"`   // attempts
-	Ended    map[ending]*window `json:"ended,omitempty"`
+	Ended    map[ending]*ends   `json:"ended,omitempty"`
 	Attempts map[kind]*attempts `json:"attempts,omitempty"`
 	Pollers  []workqueue.Poller `json:"pollers,omitempty"` // the most recent
 	Polls    []workqueue.Poller `json:"polls,omitempty"`   // the most recent of each filter
@@ -95,20 +96,29 @@ type attempts struct {
 	window
 
 	Queued window `json:"queued"` // changes of the number of queued steps
-	// Of those that this process saw: took from the start to the RESULT, and waited from the
-	// publish to the claim, or to the ACK.
-	took, waited timings
+	// Took from the start to the RESULT, and waited from the publish to the claim, or to the ACK: the last
+	// ones that this process saw, and all of a day.
+	took, waited lastDurations
+	DayTook      spread `json:"day_took,omitempty"`
+	DayWaited    spread `json:"day_waited,omitempty"`
+}
+
+// ends counts the jobs that ended in one way.
+type ends struct {
+	window
+
+	Day spread `json:"day,omitempty"` // all in its bucket 0
 }
 
 func newFigures(since time.Time) *figures {
-	return &figures{Since: since, Ended: map[ending]*window{}, Attempts: map[kind]*attempts{}}
+	return &figures{Since: since, DaySince: since, Ended: map[ending]*ends{}, Attempts: map[kind]*attempts{}}
 }
 
 // windows returns all windows.
 func (f *figures) windows() []*window {
 	all := []*window{&f.Accepted, &f.Refused, &f.Publish, &f.Started}
 	for _, w := range f.Ended {
-		all = append(all, w)
+		all = append(all, &w.window)
 	}
 	for _, a := range f.Attempts {
 		all = append(all, &a.window, &a.Queued)
@@ -116,10 +126,24 @@ func (f *figures) windows() []*window {
 	return all
 }
 
-// add adds the events of other.
+// days returns all that is counted by day.
+func (f *figures) days() (all []*spread) {
+	for _, w := range f.Ended {
+		all = append(all, &w.Day)
+	}
+	for _, a := range f.Attempts {
+		all = append(all, &a.DayTook, &a.DayWaited)
+	}
+	return all
+}
+
+// add adds the events of other, but for those that are counted by day.
 func (f *figures) add(other *figures) {
 	if other.Since.Before(f.Since) {
 		f.Since = other.Since
+	}
+	if other.DaySince.Before(f.DaySince) {
+		f.DaySince = other.DaySince
 	}
 	f.lose(other.Lost)
 	f.Accepted.add(&other.Accepted)
@@ -127,7 +151,7 @@ func (f *figures) add(other *figures) {
 	f.Publish.add(&other.Publish)
 	f.Started.add(&other.Started)
 	for of, w := range other.Ended {
-		entry(f.Ended, of).add(w)
+		entry(f.Ended, of).add(&w.window)
 	}
 	for kind, a := range other.Attempts {
 		entry(f.Attempts, kind).window.add(&a.window)
@@ -332,15 +356,23 @@ func (c *Counts) recordTransition(
 func (c *Counts) recordEnd(agg *statemachine.Aggregate, now time.Time) {
 	state := agg.Job.State
 	n := one(state == statemachine.JobFailedFinal)
-	entry(c.own.Ended, ending{State: state}).record(now, n)
-	of := ending{agg.Job.ProtocolID, state}
+	for _, protocol := range []string{"", agg.Job.ProtocolID} {
+		if of := c.endsOf(ending{protocol, state}); of != nil {
+			of.record(now, n)
+			of.Day.record(now, 0)
+		}
+	}
+}
+
+// endsOf returns the counts of one way in which jobs end, nil if there are none for lack of room. The caller holds mu.
+func (c *Counts) endsOf(of ending) *ends {
 	if c.own.Ended[of] == nil {
-		if len(c.own.Ended) >= maxEndings {
-			return
+		if of.Protocol != "" && len(c.own.Ended) >= maxEndings {
+			return nil
 		}
 		of.Protocol = strings.Clone(of.Protocol) // It would otherwise keep a whole row in memory.
 	}
-	entry(c.own.Ended, of).record(now, n)
+	return entry(c.own.Ended, of)
 }
 
 // rejections returns how often the bus rejected the outbox row.
@@ -370,7 +402,10 @@ func (c *Counts) recordStep(before, after *statemachine.Aggregate, t *statemachi
 	now, step := after.Job.UpdatedAt, &after.Steps[i]
 	from, to := statemachine.StepState(t.From), statemachine.StepState(t.To)
 	if was == PhaseQueued && (t.Type == statemachine.EventStepClaimed || to == statemachine.StepInProgress) {
-		c.attemptsOf(after, step, func(of *attempts) { of.waited.record(now, now.Sub(since)) })
+		c.attemptsOf(after, step, func(of *attempts) {
+			of.waited.record(now, now.Sub(since))
+			of.DayWaited.record(now, now.Sub(since))
+		})
 		c.cfg.Waited(kindOf(step), now.Sub(since))
 	}
 	if from != to && to == statemachine.StepInProgress {
@@ -390,7 +425,10 @@ func (c *Counts) recordStep(before, after *statemachine.Aggregate, t *statemachi
 	if held.State != statemachine.StepInProgress { // The RESULT came without an ACK: the attempt began with its directive.
 		began = held.UpdatedAt
 	}
-	c.attemptsOf(after, step, func(of *attempts) { of.took.record(now, now.Sub(began)) })
+	c.attemptsOf(after, step, func(of *attempts) {
+		of.took.record(now, now.Sub(began))
+		of.DayTook.record(now, now.Sub(began))
+	})
 	c.cfg.Took(kindOf(step), to, now.Sub(began))
 }
 

@@ -322,7 +322,7 @@ func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 	}
 }
 
-// An orderly stop keeps all counts but the durations. The numbers of jobs are those of the
+// An orderly stop keeps all counts but the durations of the hour. The numbers of jobs are those of the
 // stop until the first walk.
 func TestRestart_KeepsTheCountsAfterAnOrderlyStop(t *testing.T) {
 	t.Parallel()
@@ -348,9 +348,8 @@ func TestRestart_KeepsTheCountsAfterAnOrderlyStop(t *testing.T) {
 		after = p.Report()
 		for _, report := range []*search.CountsReport{before, after} {
 			for i := range report.Services {
-				of := &report.Services[i] // A restart forgets the workers and the durations.
+				of := &report.Services[i] // A restart forgets the workers and the durations of the hour.
 				of.Workers, of.Took, of.Waited = nil, search.Percentiles{}, search.Percentiles{}
-				of.TookInDay, of.WaitedInDay = search.Percentiles{}, search.Percentiles{}
 			}
 		}
 		if diff := cmp.Diff(before, after, cmpopts.IgnoreUnexported(search.Rates{}, search.ServiceCounts{})); diff != "" {

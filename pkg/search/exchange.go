@@ -24,7 +24,7 @@ const (
 	// maxPollers bounds the pollers in a row.
 	maxPollers = 500
 	// maxRowChars bounds the characters of a row, which take two bytes each. A longer row
-	// loses its pollers, and then the counts by protocol.
+	// loses its pollers, then the counts by day, and then those by protocol.
 	maxRowChars = tablestore.MaxRowBytes/2 - 16<<10
 )
 
@@ -120,6 +120,12 @@ func (c *Counts) store(ctx context.Context, whole bool) error {
 	for _, w := range c.own.windows() {
 		w.prune(now)
 	}
+	for _, of := range c.own.days() {
+		of.prune(now)
+	}
+	if !c.own.AsOf.IsZero() && !c.cfg.Exclusive && now.Sub(c.own.AsOf) > silence {
+		c.own.dropDays(now) // Another process may have adopted them.
+	}
 	c.own.AsOf, c.own.Whole, c.own.Pollers, c.own.Polls = now, whole, pollers[:min(len(pollers), maxPollers)], polls
 	data, err := encode(*c.own)
 	c.dirty = false
@@ -147,11 +153,13 @@ func encode(f figures) ([]byte, error) {
 			f.Pollers = nil
 		case len(f.Polls) > 0:
 			f.Polls = f.Polls[:len(f.Polls)/2]
+		case f.DaySince.Before(f.AsOf):
+			f.dropDays(f.AsOf)
 		default:
 			f.Attempts = maps.Clone(f.Attempts)
 			maps.DeleteFunc(f.Attempts, func(k kind, _ *attempts) bool { return k.Protocol != "" })
 			f.Ended = maps.Clone(f.Ended)
-			maps.DeleteFunc(f.Ended, func(e ending, _ *window) bool { return e.Protocol != "" })
+			maps.DeleteFunc(f.Ended, func(e ending, _ *ends) bool { return e.Protocol != "" })
 			return json.Marshal(&f)
 		}
 		data, err = json.Marshal(&f)
@@ -159,15 +167,50 @@ func encode(f figures) ([]byte, error) {
 	return data, err
 }
 
+// dropDays forgets what was counted by day, without a change to attempts and ends that others share.
+func (f *figures) dropDays(now time.Time) {
+	f.DaySince, f.Attempts, f.Ended = now, maps.Clone(f.Attempts), maps.Clone(f.Ended)
+	for k, of := range f.Attempts {
+		without := *of
+		without.DayTook, without.DayWaited, f.Attempts[k] = nil, nil, &without
+	}
+	for e, of := range f.Ended {
+		f.Ended[e] = &ends{window: of.window}
+	}
+}
+
+// adopt takes over what a process whose row is deleted has counted by day. The caller holds mu.
+func (c *Counts) adopt(other *figures, now time.Time) {
+	c.dirty = true
+	if other.DaySince.Before(c.own.DaySince) {
+		c.own.DaySince = other.DaySince
+	}
+	for _, of := range other.days() {
+		of.prune(now) // What was last seen a day ago takes none of the room for kinds and ends.
+	}
+	for k, from := range other.Attempts {
+		if len(from.DayTook)+len(from.DayWaited) > 0 {
+			to := entry(c.own.Attempts, c.bounded(k))
+			to.DayTook.add(from.DayTook)
+			to.DayWaited.add(from.DayWaited)
+		}
+	}
+	for e, from := range other.Ended {
+		if to := c.endsOf(e); to != nil {
+			to.Day.add(from.Day)
+		}
+	}
+}
+
 // read reads the rows of the other processes. It deletes those that have not been stored for
-// two hours; then the totals lack what their processes counted.
+// two hours; then the totals lack what their processes counted, but for the counts by day, which it adopts.
 func (c *Counts) read(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: countsPartition})
 	if err != nil {
 		return fmt.Errorf("read the counts: %w", err)
 	}
 	now, own, lost := tablestore.Now(), c.key(), time.Time{}
-	var others []*figures
+	var others, left []*figures
 	var polls []workqueue.Poller
 	var gone tablestore.Batch
 	for i := range rows {
@@ -182,7 +225,7 @@ func (c *Counts) read(ctx context.Context) error {
 			gone = append(gone, tablestore.Op{Verb: tablestore.Delete, Key: rows[i].Key, ETag: rows[i].ETag})
 			at := now
 			if one != nil {
-				at = one.AsOf.Add(fresh)
+				at, left = one.AsOf.Add(fresh), append(left, one)
 			}
 			if at.After(lost) {
 				lost = at
@@ -200,8 +243,17 @@ func (c *Counts) read(ctx context.Context) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if _, err := c.cfg.Store.Commit(ctx, gone); err != nil && !errors.Is(err, tablestore.ErrConflict) {
+	_, err = c.cfg.Store.Commit(ctx, gone)
+	if errors.Is(err, tablestore.ErrConflict) {
+		return nil // Another process deletes and adopts them, or theirs lives.
+	}
+	if err != nil {
 		return fmt.Errorf("delete the counts of ended processes: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range left {
+		c.adopt(one, now)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ import (
 )
 
 // A row that was not stored for two hours is deleted, and the totals lack its events; until
-// then they count. A process that was idle or suspended meanwhile counts nothing twice.
+// then they count. The process that deletes it adopts what it has counted by day. A process that was
+// idle or suspended meanwhile counts nothing twice.
 func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 	t.Parallel()
 	for name, suspended := range map[string]bool{"idle": false, "suspended": true} {
@@ -40,6 +41,9 @@ func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 					t.Helper()
 					if got, ended := p.Report().Accepted.Total, p.service("ocr").Attempts.Total; got != accepted || ended != attempts {
 						t.Errorf("%s: %d jobs were accepted, %d attempts ended, want %d and %d", p.name, got, ended, accepted, attempts)
+					}
+					if ocr, ended := p.service("ocr"), p.Report().InDay[statemachine.JobSucceeded]; ended != 1 || ocr.TookInDay.Count != 1 || ocr.WaitedInDay.Count != 1 {
+						t.Errorf("%s: in a day %d jobs ended, attempts took %+v and waited %+v", p.name, ended, ocr.TookInDay, ocr.WaitedInDay)
 					}
 				}
 				for n := range int64(30) {
@@ -164,7 +168,7 @@ func TestStore_FitsInARow(t *testing.T) {
 	musttest.NoError(t, manyPollersed.RunOnce(t.Context()))
 }
 
-// Figures of many kinds that do not fit into a row lose the counts by protocol.
+// Figures of many kinds that do not fit into a row lose the counts by day, and then those by protocol.
 func TestStore_FitsInARowWithManyKinds(t *testing.T) {
 	t.Parallel()
 	p := start(t, memstore.New(memstore.Options{Split: true}), "a")

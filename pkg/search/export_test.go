@@ -2,17 +2,13 @@ package search
 
 import "time"
 
-// DayOf returns the percentiles of these durations, which ended one after the other within the day until
-// that time.
-func DayOf(at time.Time, all []time.Duration) (percentiles Percentiles, kept int) {
-	var of timings
-	for i, took := range all {
-		of.record(at.Add(day*time.Duration(i-len(all)+1)/time.Duration(len(all))), took)
+// DayOf returns the percentiles of a day with these durations.
+func DayOf(at time.Time, all ...time.Duration) Percentiles {
+	var of spread
+	for _, took := range all {
+		of.record(at, took)
 	}
-	for _, s := range of.day {
-		kept += len(s.kept)
-	}
-	return of.day.percentiles(at), kept
+	return of.percentiles(at)
 }
 
 // SetMaxLive sets the most live jobs whose ids are read for one page.

@@ -21,6 +21,9 @@ type CountsReport struct {
 	// loses what its process had not stored, and totals lack the events of a process that
 	// ended two hours ago. Other processes learn of a crash within 31 minutes.
 	Since, Complete time.Time
+	// DaySince is when the last day began, of which durations and ends are counted: 24 to 28 hours ago, or
+	// when that counting began, if that was later.
+	DaySince time.Time
 
 	Jobs     map[statemachine.JobState]int // live jobs
 	Parked   int                           // of them, those that wait for their date
@@ -32,6 +35,7 @@ type CountsReport struct {
 	Published Rates
 	Started   Rates                           // attempts
 	Ended     map[statemachine.JobState]Rates // of the report's protocol, or of all
+	InDay     map[statemachine.JobState]int   // of Ended, those since DaySince
 	// OldestJob is when the oldest live job that does not wait for its date was accepted, OldestRunning when the
 	// longest-running step was started, and NextRetry when the next step in backoff is due;
 	// zero if there is none.
@@ -85,7 +89,7 @@ type ServiceCounts struct {
 	Attempts Rates
 	// Took is the time from the start to the RESULT, and Waited the time from the publish to
 	// the claim or, without a claim, to the ACK, of the attempts of the last hour that this
-	// process saw end or begin. TookInDay and WaitedInDay are of the last day.
+	// process saw end or begin. TookInDay and WaitedInDay are of all processes, since DaySince.
 	Took, Waited, TookInDay, WaitedInDay Percentiles
 	// Workers are the workers that polled for such work in the last hour, the most recent
 	// first.
@@ -140,7 +144,8 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	}
 	out := &CountsReport{
 		Exact: c.live.whole, AsOf: live.AsOf, Since: sum.Since, Complete: sum.Since,
-		Ended: map[statemachine.JobState]Rates{}, Jobs: map[statemachine.JobState]int{},
+		Ended: map[statemachine.JobState]Rates{}, InDay: map[statemachine.JobState]int{}, DaySince: beginOfDay(now, sum.DaySince),
+		Jobs:   map[statemachine.JobState]int{},
 		Parked: live.Parked, InLine: live.InLine,
 		OldestJob: live.OldestJob, OldestRunning: live.OldestRunning, NextRetry: live.NextRetry,
 		Accepted: sum.Accepted.rates(now, sum.Since), Refused: sum.Refused.rates(now, sum.Since),
@@ -151,7 +156,9 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	}
 	for _, state := range statemachine.JobStates {
 		if state.Terminal() {
-			out.Ended[state] = entry(sum.Ended, ending{protocol, state}).rates(now, sum.Since)
+			of := ending{protocol, state}
+			out.Ended[state] = entry(sum.Ended, of).rates(now, sum.Since)
+			out.InDay[state] = c.endedInDay(of, now)
 		} else {
 			out.Jobs[state] = live.Jobs[state]
 		}
@@ -180,6 +187,17 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	return out
 }
 
+// endedInDay returns how many jobs ended in this way in the last day. The caller holds mu.
+func (c *Counts) endedInDay(of ending, now time.Time) int {
+	var all spread
+	for _, f := range append([]*figures{c.own}, c.others...) {
+		if ended := f.Ended[of]; ended != nil {
+			all.add(ended.Day)
+		}
+	}
+	return all.percentiles(now).Count
+}
+
 // unmatched returns the pollers, the latest first, whose last poll is for none of the services.
 func unmatched(pollers []workqueue.Poller, services []ServiceCounts) (some []workqueue.Poller) {
 	known := map[string]bool{}
@@ -206,9 +224,16 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 		s.Held, s.HeldBy, s.heldQueued = steps.Phases[PhaseHeld], steps.HeldBy, steps.HeldQueued
 	}
 	if own := c.own.Attempts[of]; own != nil {
-		s.Took, s.Waited = own.took.hour.percentiles(now), own.waited.hour.percentiles(now)
-		s.TookInDay, s.WaitedInDay = own.took.day.percentiles(now), own.waited.day.percentiles(now)
+		s.Took, s.Waited = own.took.percentiles(now), own.waited.percentiles(now)
 	}
+	var took, waited spread
+	for _, f := range append([]*figures{c.own}, c.others...) {
+		if one := f.Attempts[of]; one != nil {
+			took.add(one.DayTook)
+			waited.add(one.DayWaited)
+		}
+	}
+	s.TookInDay, s.WaitedInDay = took.percentiles(now), waited.percentiles(now)
 	for i := range pollers {
 		if pollers[i].CoversKind(s.WorkKind) {
 			s.Workers = append(s.Workers, pollers[i])

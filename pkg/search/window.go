@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -124,21 +123,6 @@ func (r Rate) ErrorRate() float64 {
 	return float64(r.Failed) / float64(r.Count)
 }
 
-// timings holds durations of one kind.
-type timings struct {
-	hour lastDurations
-	day  samples
-}
-
-// record adds a duration.
-func (t *timings) record(at time.Time, took time.Duration) {
-	t.hour.record(at, took)
-	if t.day == nil {
-		t.day = samples{}
-	}
-	t.day.record(at, took)
-}
-
 type duration struct {
 	at   time.Time
 	took time.Duration
@@ -172,47 +156,68 @@ func (d *lastDurations) percentiles(now time.Time) Percentiles {
 	return percentilesOf(recent)
 }
 
-// maxSampled bounds the durations that are kept of each hour of the last day, so that percentiles take
-// bounded memory and time at any rate: a report holds a lock of commits.
-const maxSampled = 24
+// Durations of the last day are counted in slots of time: the current one, and those of the day before it.
+const (
+	slot      = 4 * hour
+	keepSlots = int64(day / slot)
+	// perDoubling is how many buckets count the durations between one and twice as long, so that a
+	// percentile is at most an eighth off.
+	perDoubling = 3
+)
 
-// samples holds durations of the last day, by Unix time in hours: of each hour some, chosen at random.
-type samples map[int64]*sample
+// spread counts durations of the last day, by Unix time in slots, and then by bucket: b counts those from
+// 2^((b-1)/perDoubling) to 2^(b/perDoubling) ms, and 0 all shorter ones.
+type spread map[int64]map[int]int64
 
-// sample holds some of n durations.
-type sample struct {
-	n    int
-	kept []duration
+// record counts a duration.
+func (s *spread) record(at time.Time, took time.Duration) {
+	now := at.UnixNano() / int64(slot)
+	if (*s)[now] == nil {
+		s.prune(at)
+		s.add(spread{now: {}})
+	}
+	(*s)[now][int(math.Ceil(perDoubling*math.Log2(max(took.Seconds()*1000, 1))))]++
 }
 
-func (s samples) record(at time.Time, took time.Duration) {
-	now := at.UnixNano() / int64(hour)
-	of := s[now]
-	if of == nil {
-		maps.DeleteFunc(s, func(at int64, _ *sample) bool { return at < now-int64(day/hour) })
-		of = new(sample)
-		s[now] = of
-	}
-	of.n++
-	if len(of.kept) < maxSampled {
-		of.kept = append(of.kept, duration{at, took})
-	} else if i := rand.IntN(of.n); i < maxSampled { //nolint:gosec // Each of the n is kept with the same probability.
-		of.kept[i] = duration{at, took}
-	}
+// prune drops what is older than a day.
+func (s *spread) prune(now time.Time) {
+	maps.DeleteFunc(*s, func(at int64, _ map[int]int64) bool { return at < now.UnixNano()/int64(slot)-keepSlots })
 }
 
-// percentiles returns the percentiles of those of the last day.
-func (s samples) percentiles(now time.Time) Percentiles {
-	var recent []weighted
-	for _, of := range s {
-		weight := float64(of.n) / float64(len(of.kept))
-		for _, one := range of.kept {
-			if now.Sub(one.at) <= day {
-				recent = append(recent, weighted{one.took, weight})
-			}
+// add adds the counts of other.
+func (s *spread) add(other spread) {
+	if *s == nil {
+		*s = spread{}
+	}
+	for at, buckets := range other {
+		if (*s)[at] == nil {
+			(*s)[at] = map[int]int64{}
+		}
+		for bucket, n := range buckets {
+			(*s)[at][bucket] += n
 		}
 	}
-	return percentilesOf(recent)
+}
+
+// beginOfDay returns when the first slot of the last day began, or since, if that is later.
+func beginOfDay(now, since time.Time) time.Time {
+	if first := time.Unix(0, (now.UnixNano()/int64(slot)-keepSlots)*int64(slot)); since.Before(first) {
+		return first.UTC()
+	}
+	return since
+}
+
+// percentiles returns the percentiles of the last day, and drops what is older.
+func (s *spread) percentiles(now time.Time) Percentiles {
+	s.prune(now)
+	var all []weighted
+	for _, buckets := range *s {
+		for bucket, n := range buckets {
+			middle := math.Exp2((float64(bucket) - 0.5) / perDoubling)
+			all = append(all, weighted{time.Duration(middle * float64(time.Millisecond)), float64(n)})
+		}
+	}
+	return percentilesOf(all)
 }
 
 // weighted is a duration with how many it stands for.
@@ -240,8 +245,8 @@ func percentilesOf(all []weighted) Percentiles {
 	return Percentiles{Count: int(math.Round(total)), P50: of(0.50), P95: of(0.95), P99: of(0.99)}
 }
 
-// Percentiles are percentiles of durations: of the last hour at most the last 500, of the last day Count
-// durations, of which some were kept.
+// Percentiles are percentiles of Count durations: of the last hour at most the last 500, of the last day
+// to an eighth.
 type Percentiles struct {
 	Count         int
 	P50, P95, P99 time.Duration

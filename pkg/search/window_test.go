@@ -73,6 +73,7 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 	})
 }
 
+// Durations of a day are counted in buckets, and their percentiles are at most an eighth off.
 func TestDurations_AreThoseOfTheLastDay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,45 +84,56 @@ func TestDurations_AreThoseOfTheLastDay(t *testing.T) {
 			time.Sleep(took)
 			p.complete(item)
 		}
-		expect := func(when string, hour, day search.Percentiles) {
+		expect := func(when string, hour search.Percentiles, inDay int, p50, others time.Duration) {
 			t.Helper()
 			ocr := p.service("ocr")
-			if diff := cmp.Diff([]search.Percentiles{hour, day}, []search.Percentiles{ocr.Took, ocr.TookInDay}); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", when, diff)
+			if diff := cmp.Diff(hour, ocr.Took); diff != "" {
+				t.Errorf("%s, of the hour (-want +got):\n%s", when, diff)
 			}
-			if ocr.WaitedInDay.Count != day.Count {
-				t.Errorf("%s: waited %+v", when, ocr.WaitedInDay)
+			about := func(got, want time.Duration) bool { return got >= want*7/8 && got <= want*9/8 }
+			if day := ocr.TookInDay; day.Count != inDay || !about(day.P50, p50) || !about(day.P95, others) || !about(day.P99, others) {
+				t.Errorf("%s, of the day: %+v", when, day)
+			}
+			if ended := p.Report().InDay[statemachine.JobSucceeded]; ocr.WaitedInDay.Count != inDay || ended != inDay {
+				t.Errorf("%s: waited %+v, %d ended", when, ocr.WaitedInDay, ended)
 			}
 		}
-		of := func(n int, p50, others time.Duration) search.Percentiles {
-			return search.Percentiles{Count: n, P50: p50, P95: others, P99: others}
+		of := func(n int, all time.Duration) search.Percentiles {
+			return search.Percentiles{Count: n, P50: all, P95: all, P99: all}
 		}
+		began := p.Report().Since
 		for range 3 {
 			attempt(time.Second)
 		}
-		expect("at once", of(3, time.Second, time.Second), of(3, time.Second, time.Second))
-		time.Sleep(2 * time.Hour)
+		expect("at once", of(3, time.Second), 3, time.Second, time.Second)
+		time.Sleep(5 * time.Hour)
 		attempt(5 * time.Second)
-		expect("two hours later", of(1, 5*time.Second, 5*time.Second), of(4, time.Second, 5*time.Second))
+		expect("five hours later", of(1, 5*time.Second), 4, time.Second, 5*time.Second)
+		if since := p.Report().DaySince; !since.Equal(began) {
+			t.Errorf("the day begins at %s, counting at %s", since, began)
+		}
+		musttest.NoError(t, p.Close(t.Context(), true))
+		p = start(t, p.store, "")
+		expect("after a restart", search.Percentiles{}, 4, time.Second, 5*time.Second)
 		time.Sleep(23 * time.Hour)
-		expect("a day later", search.Percentiles{}, of(1, 5*time.Second, 5*time.Second))
+		expect("a day after the first ones", search.Percentiles{}, 1, 5*time.Second, 5*time.Second)
+		if since := time.Since(p.Report().DaySince); since < 24*time.Hour || since > 28*time.Hour {
+			t.Errorf("the day began %s ago", since)
+		}
+		time.Sleep(6 * time.Hour)
+		expect("a day after all", search.Percentiles{}, 0, 0, 0)
 	})
 }
 
-// Of many durations a bounded number is kept, and yet each counts for as much as the others.
-func TestDurations_AreSampled(t *testing.T) {
+func TestDurations_OfADayAreAtMostAnEighthOff(t *testing.T) {
 	t.Parallel()
-	var all []time.Duration
-	for n := range 100_000 {
-		all = append(all, time.Duration(n*7919%100_000)*time.Millisecond)
+	for _, took := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 1234 * time.Millisecond, time.Minute, 50 * time.Hour} {
+		if got := search.DayOf(time.Now(), took).P50; got < took*7/8 || got > took*9/8 {
+			t.Errorf("%s counts as %s", took, got)
+		}
 	}
-	day, kept := search.DayOf(time.Now(), all)
-	if day.Count < len(all)-1 || day.Count > len(all) || kept > 25*24 {
-		t.Errorf("%d of %d durations are kept", kept, day.Count)
-	}
-	// The median of 600 of them is beyond these bounds less than once in a million runs.
-	if day.P50 < 35*time.Second || day.P50 > 65*time.Second || day.P95 < day.P50 || day.P99 < day.P95 {
-		t.Errorf("%+v", day)
+	if got := search.DayOf(time.Now(), 0, -time.Second, math.MaxInt64); got.Count != 3 || got.P50 > time.Millisecond {
+		t.Errorf("%+v", got)
 	}
 }
 

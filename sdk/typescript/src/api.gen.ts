@@ -6198,12 +6198,12 @@ export interface components {
             failed: number[];
         };
         /**
-         * @description Percentiles of durations that the answering process has seen since its start: of the last hour
-         *     those of at most the last 500, of the last day those of a random sample.
+         * @description Percentiles of durations. Those of the last hour are of at most the last 500 that the answering
+         *     process has seen since its start, those of the last day of all, to within an eighth.
          */
         Percentiles: {
             /**
-             * @description How many durations these are of. A sample stands for all of them.
+             * @description How many durations these are of.
              * @example 117
              */
             count: number;
@@ -6561,9 +6561,9 @@ export interface components {
             duration_seconds: components["schemas"]["Percentiles"];
             /** @description From the publish of a directive to its claim, in the last hour; on Service Bus, to its ACK. */
             queue_wait_seconds: components["schemas"]["Percentiles"];
-            /** @description As `duration_seconds`, in the last 24 hours. */
+            /** @description As `duration_seconds`, since `day_since` of the list. */
             duration_seconds_in_day: components["schemas"]["Percentiles"];
-            /** @description As `queue_wait_seconds`, in the last 24 hours. */
+            /** @description As `queue_wait_seconds`, since `day_since` of the list. */
             queue_wait_seconds_in_day: components["schemas"]["Percentiles"];
             /** @description The workers that asked for such work in the last hour, most recent first. */
             workers: components["schemas"]["ServiceWorker"][];
@@ -6680,6 +6680,13 @@ export interface components {
              * @example 2026-01-26T17:30:12.000Z
              */
             complete_since: string;
+            /**
+             * Format: date-time
+             * @description When the last day began, for what is counted by day: 24 to 28 hours ago, or when counting began.
+             *     What processes that have ended counted in it is kept.
+             * @example 2026-01-26T08:00:00.000Z
+             */
+            day_since: string;
             /** @description The services. */
             services: components["schemas"]["Service"][];
             /**
@@ -6706,6 +6713,17 @@ export interface components {
              */
             ended: {
                 [key: string]: components["schemas"]["Rates"];
+            };
+            /**
+             * @description How many jobs ended since `day_since`, by state, of one protocol if the list is.
+             * @example {
+             *       "SUCCEEDED": 1204,
+             *       "FAILED_FINAL": 3,
+             *       "CANCELLED": 1
+             *     }
+             */
+            ended_in_day: {
+                [key: string]: number;
             };
             /**
              * @description The tenants with the most steps that wait for a worker, are held or under way. A list of one
