@@ -163,6 +163,10 @@ packaging: ## Hold the chart, the compose files, the image, the unit and the rel
 console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Chromium)
 	$(call stage,GO=$(GO) e2e/run test)
 
+.PHONY: screenshots
+screenshots: ## Take pictures of each page of the console of a busy server, in four forms, into bin/screenshots
+	GO=$(GO) e2e/run screenshots
+
 FINISHED ?= 20000
 LIVE     ?= 2000
 ASKS     ?= 5

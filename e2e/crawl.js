@@ -9,8 +9,14 @@ export const desk = { width: 1440, height: 900 };
 // forms are those in which each page is shown.
 export const forms = [[desk, "light"], [desk, "dark"], [phone, "light"], [phone, "dark"]];
 
-// screenshots is the folder of the pictures. It is kept when a test ends.
-export const screenshots = path.join(import.meta.dirname, "screenshots");
+// screenshots is the folder of the pictures, for CI to keep. It stays when a test ends.
+export const screenshots = path.join(import.meta.dirname, "../bin/screenshots");
+
+// alone are pages of a seeded server to which no link of a page that crawl visits leads.
+const alone = [
+  "/ui/document?tenant_id=acme&doc_id=doc-1", "/ui/schedules?tenant_id=acme", "/ui/schedules/acme/new-year",
+  "/ui/flow?protocol=doc_ingest_v1&over=day",
+];
 
 // picture takes a picture of the page that is shown in that form.
 export async function picture(page, target, [viewport, colorScheme]) {
@@ -20,10 +26,10 @@ export async function picture(page, target, [viewport, colorScheme]) {
 }
 
 // kind names what pages of different jobs and filters have in common.
-const kind = (url) => url.pathname.replace(/(\/(?:jobs|lines|operations|services|protocols)\/).+/, "$1*") +
+const kind = (url) => url.pathname.replace(/(\/(?:jobs|lines|operations|services|workers|protocols)\/).+/, "$1*") +
   (url.search === "" || url.pathname.startsWith("/ui/do/") ? "" : " filtered");
 
-// crawl returns one URL of each kind of page that links lead to.
+// crawl returns one URL of each kind of page of a seeded server.
 export async function crawl(page) {
   const queue = ["/ui/"];
   const found = new Map([["/ui/", "/ui/"], ["/docs", "/docs"]]);
@@ -38,5 +44,5 @@ export async function crawl(page) {
       queue.push(url.pathname + url.search);
     }
   }
-  return [...found.values()];
+  return [...new Set([...found.values(), ...alone])];
 }

@@ -1,4 +1,4 @@
-// Screenshots of every page of a busy server, into the folder screenshots: on a desk and on
+// Screenshots of every page of a busy server, into the folder bin/screenshots: on a desk and on
 // a phone, light and dark. Arguments select pages whose URL matches one of them.
 
 import { rmSync } from "node:fs";
