@@ -105,6 +105,19 @@ test("a protocol shows where the time of its jobs goes, and how they end", async
   assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
 });
 
+test("the audit trail says who did what, why, and to what", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const job = await api.submit();
+  await api.call("POST", `/v1/jobs/${job}:cancel`, { reason: "sent twice" });
+  const page = await openPage(server);
+  await page.goto("/ui/audit");
+  const row = page.getByRole("row").filter({ hasText: "sent twice" });
+  await row.getByText("local").first().waitFor();
+  await row.locator(`a[href="/ui/jobs/${job}"]`).click();
+  await page.getByRole("heading", { name: /^Job / }).waitFor();
+});
+
 test("the environment is named on each page", async (t) => {
   const server = await serve(t, "--environment", "staging:violet");
   const page = await openPage(server);
