@@ -1,6 +1,7 @@
 package aztablestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		held := errors.Is(failed, errHeld)
 		if held {
 			tries-- // It was not sent.
-			if heldSince.IsZero() {
-				heldSince = time.Now()
-			}
+			heldSince = cmp.Or(heldSince, time.Now())
 			if failed.wait > firstCoolDown || time.Since(heldSince) > patience {
 				return turnedAway, failed
 			}
