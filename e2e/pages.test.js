@@ -74,3 +74,19 @@ test("a phone shows times with their zone, and the last polls of workers with lo
   const [shown, wide] = await page.getByRole("region", { name: "Workers" }).evaluate((list) => [list.clientWidth, list.scrollWidth]);
   assert.ok(wide <= shown, `the list is ${wide} px wide, and ${shown} px of it are shown`);
 });
+
+test("a first visit takes no more than 60 KiB", async (t) => {
+  const server = await serve(t, ...seeded);
+  await seed(server);
+  for (const target of ["/ui/", "/ui/flow", "/ui/services", "/ui/jobs"]) {
+    const page = await openPage(server, { viewport: desk }); // With an empty cache.
+    const ended = [];
+    page.on("requestfinished", (request) => ended.push(request));
+    await page.goto(target, { waitUntil: "load" });
+    if (target === "/ui/services") await page.locator("figure.chart canvas").first().waitFor();
+    const sizes = await Promise.all(ended.map(async (request) => [(await request.sizes()).responseBodySize, new URL(request.url()).pathname]));
+    const sum = sizes.reduce((total, [size]) => total + size, 0);
+    assert.ok(sum > 0 && sum <= 60 * 1024, `${target} takes ${sum} bytes: ${JSON.stringify(sizes)}`);
+    t.diagnostic(`${target}: ${sum} bytes`);
+  }
+});

@@ -105,6 +105,23 @@ test("a protocol shows where the time of its jobs goes, and how they end", async
   assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
 });
 
+// A server that has just begun knows nothing of the minutes before, and little of the present one.
+test("charts hold only what was measured, and say when a pause began", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.submit();
+  await api.call("POST", "/v1/admin/pauses", { service: "ocr", reason: "the vendor is down" });
+  const page = await openPage(server);
+  await page.goto("/ui/services");
+  await page.locator("figure.chart canvas").first().waitFor();
+  const charts = await page.locator("figure.chart").evaluateAll((all) => all.map((one) => JSON.parse(one.dataset.chart)));
+  for (const { series, marks } of charts) {
+    for (const { label, values } of series) assert.ok(values.length < 30, `${label}: ${values.length} minutes of a server that has just begun`);
+    assert.ok(marks.some(({ text }) => /^pause service:ocr /.test(text)), `no mark of the pause: ${JSON.stringify(marks)}`);
+  }
+  assert.ok(charts.some(({ open }) => open), "the running minute is drawn as unfinished");
+});
+
 test("the audit trail says who did what, why, and to what", async (t) => {
   const server = await serve(t);
   const api = server.client();
