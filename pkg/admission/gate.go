@@ -313,13 +313,14 @@ func (g *Gate) Take(
 		if ready != nil {
 			most = ready(by) // It may ask this gate, so the lock is not held.
 		}
-		g.want(by, places, most)
+		g.askFor(by, places, most)
 	}
 	return token, by, ok
 }
 
-// want asks for tokens of a limit for that many places of a claim, but for no more than so many items.
-func (g *Gate) want(scope Scope, places, most int) {
+// askFor asks for tokens of a limit for that many places of a claim, but for no more than so many
+// items.
+func (g *Gate) askFor(scope Scope, places, most int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l := g.limits[scope]; l != nil {
@@ -328,7 +329,8 @@ func (g *Gate) want(scope Scope, places, most int) {
 	}
 }
 
-// take is [Gate.Take] without the request for tokens: lacks says that the limit of that scope has none.
+// take is [Gate.Take] without the request for tokens: lacks says that the limit of that scope has
+// none.
 func (g *Gate) take(scopes [4]Scope) (token Token, by Scope, lacks, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -116,7 +116,7 @@ func (l Loop) Run(ctx context.Context) error {
 		if l.Observe != nil {
 			l.Observe(end.Sub(begin), err)
 		}
-		timer.Reset(max(0, time.Until(begin.Add(delay))))
+		timer.Reset(time.Until(begin.Add(delay)))
 	}
 }
 

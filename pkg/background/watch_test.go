@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestWatch_NoticesASuspension: the process stood still if no look fell into a second, whoever looks
-// first after it. Each suspension is told once.
+// TestWatch_NoticesASuspension: more than a second between two looks is a suspension, whether the
+// watch or the pass looks first after it. Each suspension is reported once.
 func TestWatch_NoticesASuspension(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)

@@ -187,10 +187,13 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	return out
 }
 
+// processes returns the figures of this process and of the others. The caller holds mu.
+func (c *Counts) processes() []*figures { return append([]*figures{c.own}, c.others...) }
+
 // endedInDay returns how many jobs ended in this way in the last day. The caller holds mu.
 func (c *Counts) endedInDay(of ending, now time.Time) int {
 	var all spread
-	for _, f := range append([]*figures{c.own}, c.others...) {
+	for _, f := range c.processes() {
 		if ended := f.Ended[of]; ended != nil {
 			all.add(ended.Day)
 		}
@@ -227,7 +230,7 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 		s.Took, s.Waited = own.took.percentiles(now), own.waited.percentiles(now)
 	}
 	var took, waited spread
-	for _, f := range append([]*figures{c.own}, c.others...) {
+	for _, f := range c.processes() {
 		if one := f.Attempts[of]; one != nil {
 			took.add(one.DayTook)
 			waited.add(one.DayWaited)
@@ -255,7 +258,7 @@ func (c *Counts) EndRate(of ledger.WorkKind) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ended, since := new(window), now
-	for _, f := range append([]*figures{c.own}, c.others...) {
+	for _, f := range c.processes() {
 		if f.Since.Before(since) {
 			since = f.Since
 		}
