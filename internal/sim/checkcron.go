@@ -81,11 +81,15 @@ func (c *checker) checkBackfill(id string, w *write) {
 	if w.gone() || row.Get("done").Bool() {
 		return
 	}
-	entry := tablestore.Key{Table: tableSchedule, Partition: "cron", Row: tablestore.Join(
-		tablestore.Pad(row.Get("due").Time().UnixMilli(), 13), id, "b-"+row.Get("id").String())}
+	entry := tablestore.Key{Table: tableSchedule, Partition: "cron", Row: backfillEntry(id, row)}
 	if c.rows[entry] == nil {
 		c.violate("schedules", "S4: the entry of a backfill of schedule %s, %s, is missing", id, entry.Row)
 	}
+}
+
+// backfillEntry returns the row key of the entry that a backfill has.
+func backfillEntry(id string, row tablestore.Properties) string {
+	return tablestore.Join(tablestore.Pad(row.Get("due").Time().UnixMilli(), 13), id, "b-"+row.Get("id").String())
 }
 
 // occurrenceOf names the claim of an occurrence.
@@ -179,8 +183,17 @@ func (c *checker) checkCronEntries(writes []write) {
 		if !w.gone() || !w.was || len(parts) != 3 {
 			continue
 		}
+		seq := w.old.Get("rev").Int()
+		if id, of := strings.CutPrefix(parts[2], "b-"); of {
+			row := c.rows[cronKey(parts[1], "BACKFILL", id)]
+			if row != nil && !row.Get("done").Bool() && (row.Get("seq").Int() < seq || backfillEntry(parts[1], row) == w.op.Key.Row) {
+				c.violate("schedules", "S4: the entry of change %d of a backfill of schedule %s was deleted at change %d",
+					seq, parts[1], row.Get("seq").Int())
+			}
+			continue
+		}
 		head := c.rows[cronKey(parts[1], "HEAD")]
-		switch seq := w.old.Get("rev").Int(); {
+		switch {
 		case head.Get("seq").Int() < seq:
 			c.violate("schedules", "an entry of schedule %s for change %d was deleted at change %d", parts[1], seq, head.Get("seq").Int())
 		case head.Get("state").String() == "active" && cronEntry(parts[1], head) == w.op.Key.Row:

@@ -115,6 +115,10 @@ var cronDamages = map[string]struct {
 	"nothing leads to the next occurrence": {"is missing", func(f *fixture, id string) {
 		f.drop(f.cronEntry(id))
 	}},
+	"nothing goes on with a backfill": {"the entry of its backfill", func(f *fixture, id string) {
+		row := tablestore.NewCodec[schedules.Backfill]().Encode(&schedules.Backfill{ID: "b1", Due: time.Now()}, nil)
+		f.ledger.Put(tablestore.Key{Table: tables.Cron, Partition: id, Row: "BACKFILL:b1"}, row)
+	}},
 	"the entry is later than the next occurrence": {"and the next occurrence at", func(f *fixture, id string) {
 		entry := f.ledger.Row(f.cronEntry(id))
 		due := f.cronRows(id, "HEAD")[0].Properties.Get("entry_due").Time().Add(time.Hour)

@@ -47,12 +47,13 @@ func (a *auditor) schedule(ctx context.Context, id string) error {
 
 // history is what a schedule's partition says.
 type history struct {
-	head     columns
-	version  columns                 // The current one.
-	fires    map[time.Time]columns   // By the time of the occurrence.
-	ranges   []tablestore.Properties // Of many missed ones.
-	findings []Finding
-	id       string
+	head      columns
+	version   columns                 // The current one.
+	fires     map[time.Time]columns   // By the time of the occurrence.
+	ranges    []tablestore.Properties // Of many missed ones.
+	backfills []columns               // Those that go on.
+	findings  []Finding
+	id        string
 }
 
 func (h *history) say(format string, args ...any) {
@@ -86,6 +87,10 @@ func (a *auditor) judgeSchedule(ctx context.Context, id string) ([]Finding, erro
 				h.ranges = append(h.ranges, page.Rows[i].Properties)
 			case "FIRE":
 				h.fires[row.time("scheduled_for")] = row
+			case "BACKFILL":
+				if !row.get("done").Bool() {
+					h.backfills = append(h.backfills, row)
+				}
 			}
 		}
 		if query.Continue = page.Next; query.Continue == "" {
@@ -98,6 +103,11 @@ func (a *auditor) judgeSchedule(ctx context.Context, id string) ([]Finding, erro
 	h.version = versions[tablestore.Pad(h.head.get("version").Int(), 9)]
 	if err := a.judgeFires(ctx, h); err != nil {
 		return nil, err
+	}
+	for _, b := range h.backfills {
+		if err := a.judgeEntry(ctx, h, "the entry of its backfill", b.time("due"), "b-"+b.text("id")); err != nil {
+			return nil, err
+		}
 	}
 	if h.head.text("state") != "active" {
 		return h.findings, nil
@@ -176,20 +186,21 @@ func (a *auditor) judgeNext(ctx context.Context, h *history) error {
 	if !last.Before(next) {
 		h.say("the last occurrence is %s, and the next is %s", stamp(last), stamp(next))
 	}
-	key := tablestore.Key{
-		Table: a.o.Tables.Schedule, Partition: "cron",
-		Row: tablestore.Join(tablestore.Pad(due.UnixMilli(), 13), h.id, h.head.text("entry_nonce")),
-	}
-	_, there, err := a.get(ctx, key)
-	if err != nil {
-		return err
-	}
 	latest := next.Add(time.Duration(h.version.get("jitter_ms").Int()) * time.Millisecond)
-	switch {
-	case !there:
-		h.say("its entry %s is missing", key.Row)
-	case due.After(latest) && h.head.time("trying").IsZero():
+	if due.After(latest) && h.head.time("trying").IsZero() {
 		h.say("its entry is due at %s, and the next occurrence at %s", stamp(due), stamp(latest))
 	}
-	return nil
+	return a.judgeEntry(ctx, h, "its entry", due, h.head.text("entry_nonce"))
+}
+
+// judgeEntry checks that an entry is there.
+func (a *auditor) judgeEntry(ctx context.Context, h *history, what string, due time.Time, nonce string) error {
+	key := tablestore.Key{
+		Table: a.o.Tables.Schedule, Partition: "cron", Row: tablestore.Join(tablestore.Pad(due.UnixMilli(), 13), h.id, nonce),
+	}
+	_, there, err := a.get(ctx, key)
+	if err == nil && !there {
+		h.say("%s, %s, is missing", what, key.Row)
+	}
+	return err
 }

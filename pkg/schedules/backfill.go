@@ -39,6 +39,7 @@ type Backfill struct {
 	Done      bool      `column:"done"`      // it has ended
 	EndedAt   time.Time `column:"ended_at"`
 	Due       time.Time `column:"due"` // of its entry, unless it is done
+	Seq       int64     `column:"seq"` // rises with each change
 	Actor     string    `column:"actor"`
 	Reason    string    `column:"reason"`
 	CreatedAt time.Time `column:"created_at"`
@@ -258,13 +259,16 @@ func (s *Service) backfill(ctx context.Context, id, backfillID string) (*Backfil
 }
 
 // moveBackfill writes a backfill under its version, with those rows, its next entry before it, and deletes the old one after it.
+// A cancellation makes the entry due earlier, so only Seq, which the entry has before the backfill, tells it from an old entry.
 func (s *Service) moveBackfill(
 	ctx context.Context, id string, b *Backfill, tag tablestore.ETag, old time.Time, rows ...tablestore.Op,
 ) error {
+	b.Seq++
 	var change tablestore.Change
 	if !b.Done {
 		change.Pre = []tablestore.Stage{{{{
-			Verb: tablestore.Put, Key: s.entryKey(id, b.Due, backfillNonce+b.ID), Properties: entryCodec.Encode(&entryRow{}, nil),
+			Verb: tablestore.Put, Key: s.entryKey(id, b.Due, backfillNonce+b.ID),
+			Properties: entryCodec.Encode(&entryRow{Seq: b.Seq}, nil),
 		}}}}
 	}
 	op := tablestore.Op{
@@ -288,7 +292,7 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 	b, tag, err := s.backfill(ctx, entry.JobID, backfillID)
 	now := s.cfg.Now()
 	missing := errors.Is(err, tablestore.ErrNotFound)
-	ahead := err == nil && !b.Done && entry.Due.After(b.Due)
+	ahead := err == nil && !b.Done && b.Seq < entry.Rev
 	switch {
 	case err != nil && !missing:
 		return 0, err
@@ -299,7 +303,7 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 			return 0, err
 		}
 		return ledger.Orphaned, s.drop(ctx, entry)
-	case b.Done || entry.Due.Before(b.Due):
+	case b.Done || !entry.Due.Equal(b.Due):
 		return ledger.Stale, s.drop(ctx, entry)
 	}
 	sc, err := s.load(ctx, entry.JobID)

@@ -321,6 +321,61 @@ func TestBackfill_ClaimsNothingOnceItHasEnded(t *testing.T) {
 	})
 }
 
+// slowChange is a store of a process that stands still before its first change of a backfill: by then it has written the entry.
+type slowChange struct {
+	tablestore.Store
+
+	stand   func()
+	changes int // of backfills
+}
+
+func (s *slowChange) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if strings.HasPrefix(batch[0].Key.Row, "BACKFILL:") {
+		if s.changes++; s.changes == 1 {
+			s.stand()
+		}
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A cancellation makes the entry due earlier. The passes of others must not take it for an old one: without it, the backfill would
+// never end, and no other could begin.
+func TestBackfill_EndsThoughAPassSeesItsCancellationEarly(t *testing.T) {
+	t.Parallel()
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		request.Rate = 0.01
+		b := h.backfill(request)
+		h.run(2 * time.Second)
+		other := h.beside(&slowChange{Store: h.jobs.Store, stand: func() { h.run(5 * time.Second) }})
+		if _, err := other.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil {
+			t.Fatal(err)
+		}
+		h.run(5 * time.Second)
+		if b := h.newestBackfill(); !b.Done {
+			t.Errorf("the cancelled backfill goes on: %+v", b)
+		}
+	})
+}
+
+// After the grace a pass makes the change of an early entry impossible, and deletes the entry. The cancellation then tries again.
+func TestBackfill_OutrunsACancellationThatStandsStill(t *testing.T) {
+	t.Parallel()
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		request.Rate = 0.01
+		b := h.backfill(request)
+		h.run(2 * time.Second)
+		slow := &slowChange{Store: h.jobs.Store, stand: func() { time.Sleep(6 * time.Minute); h.pass() }}
+		if _, err := h.beside(slow).ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil || slow.changes != 2 {
+			t.Errorf("cancelled with %d writes: %v", slow.changes, err)
+		}
+		h.run(5 * time.Second)
+		due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now().Add(time.Hour), 10, "")
+		if err != nil || len(due) != 0 || !h.newestBackfill().Done {
+			t.Errorf("the backfill ended with these entries: %v (%v)", due, err)
+		}
+	})
+}
+
 func TestBackfill_KeepsTheVersionThatItBeganWith(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {

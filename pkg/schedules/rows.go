@@ -82,7 +82,7 @@ type nameRow struct {
 
 // entryRow is the content of an entry. The rest is its key.
 type entryRow struct {
-	Seq int64 `column:"rev"` // of HEAD after the change that writes the entry
+	Seq int64 `column:"rev"` // of HEAD, or of the backfill, after the change that writes the entry
 }
 
 var (
