@@ -37,6 +37,10 @@ steps:
 `)}}
 
 func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: house FOLDER, in which the counters are written: see tools/house")
+		os.Exit(2)
+	}
 	if err := run(context.Background(), os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "house:", err)
 		os.Exit(1)
