@@ -102,7 +102,7 @@ test-plain:
 # Programs that read this repository, and what is pure: the rules, the diagnosis, and readers of
 # documents. They run in one goroutine, and make test tests them. The lock of the contract suite
 # is held in the tests of the server and the program, which use it concurrently.
-UNRACED := internal/apidocs|internal/diagnosis|internal/house|internal/repolint|internal/samplepipeline|pkg/apierror|pkg/httpapi/contracttest|pkg/routing|pkg/statemachine|pkg/strictyaml
+UNRACED := api|internal/apidocs|internal/diagnosis|internal/house|internal/repolint|internal/samplepipeline|pkg/apierror|pkg/httpapi/contracttest|pkg/routing|pkg/statemachine|pkg/strictyaml
 
 # The program as it is shipped has no race detector, so these tests gain nothing by it. They wait
 # for leases, servers and disks, so more of them run at a time than the machine has processors.
@@ -135,7 +135,7 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 .PHONY: sim-fresh
 sim-fresh: ## Simulate a few minutes of seeds that were never run before
 	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000; \
-		$(GO) test ./internal/sim -run '^TestExplore$$' -count=1 -timeout 20m -sim.schedule=$$(date +%s)00000)
+		$(GO) test ./internal/sim -run '^TestExplore$$' -count=1 -timeout 20m -sim.schedules=10000 -sim.schedule=$$(date +%s)00000)
 
 PROPERTIES := ./pkg/outbox/breaker ./pkg/outbox/seqledger ./pkg/statemachine/... ./pkg/tablestore/aztablestore ./pkg/workqueue/...
 

@@ -6,7 +6,7 @@ package sim_test
 const defaultSeeds = 300
 
 // defaultSchedules is how many schedules of a line a run explores.
-const defaultSchedules = 10_000
+const defaultSchedules = 2_000
 
 // raceDetector reports whether the tests run under the race detector.
 const raceDetector = false
