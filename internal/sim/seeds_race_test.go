@@ -7,7 +7,4 @@ package sim_test
 const defaultSeeds = 40
 
 // defaultSchedules is how many schedules of a line a run explores.
-const defaultSchedules = 300
-
-// raceDetector reports whether the tests run under the race detector.
-const raceDetector = true
+const defaultSchedules = 100

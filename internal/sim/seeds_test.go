@@ -7,6 +7,3 @@ const defaultSeeds = 300
 
 // defaultSchedules is how many schedules of a line a run explores.
 const defaultSchedules = 2_000
-
-// raceDetector reports whether the tests run under the race detector.
-const raceDetector = false
