@@ -262,6 +262,9 @@ var damages = map[string]damage{
 	}},
 	"not in the list of reruns": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "rerun", "reruns").Key) }},
 	"a webhook is lost":         {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
+	"nothing leads to a webhook": {rule: audit.Ended, says: "is pending", do: func(f *fixture) {
+		f.drop(f.find(tables.Schedule, "done", "webhook").Key)
+	}},
 	"the post work of the end is undone": {rule: audit.Ended, late: true, wait: time.Hour, do: func(f *fixture) {
 		row := f.ledger.Row(f.key("done", "JOB"))
 		entry := f.find(tables.Schedule, "done", "retention")

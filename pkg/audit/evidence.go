@@ -58,7 +58,7 @@ type Evidence struct {
 	changes    []change
 	beats      []statemachine.ItemEvent // Heartbeats of work items, which are not part of the changes.
 	directives map[string][]byte        // By step and attempt, such as 0000:000001.
-	webhooks   int
+	webhooks   []columns
 	unreadable []string
 	// outside holds those of the rows in other partitions that exist: see wants.
 	outside map[tablestore.Key]tablestore.Properties
@@ -81,7 +81,7 @@ func gather(jobID string, rows []tablestore.Row) *Evidence {
 		case "DIRECTIVE":
 			e.directives[rest] = tablestore.Large(p, "directive")
 		case "WEBHOOK":
-			e.webhooks++
+			e.webhooks = append(e.webhooks, columns(p))
 		case "EVENT":
 			var c change
 			c, err = readChange(p)
@@ -124,15 +124,27 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 	if e.Job.Place.Line != "" && !e.Job.Terminal() {
 		keys = append(keys, e.placeKey(o))
 	}
+	for _, w := range e.webhooks {
+		keys = append(keys, e.webhookEntry(w, o))
+	}
 	return append(keys, e.ListKeys(o)...)
 }
 
 // EntryKey returns the key of the schedule entry that the job names. It uses only the
 // schedule's table and the shards of the options.
 func (e *Evidence) EntryKey(o *Options) tablestore.Key {
+	return e.entry(o, e.Job.EntryKind, e.Job.EntryDue, e.Job.EntryNonce)
+}
+
+// webhookEntry returns the key of the schedule entry of a webhook that is pending.
+func (e *Evidence) webhookEntry(w columns, o *Options) tablestore.Key {
+	return e.entry(o, "webhook", w.time("next_attempt_at"), strconv.Itoa(w.int("index")))
+}
+
+func (e *Evidence) entry(o *Options, kind string, due time.Time, nonce string) tablestore.Key {
 	return tablestore.Key{
 		Table: o.Tables.Schedule, Partition: tablestore.Join("shard", tablestore.Pad(int64(shard(e.JobID, o.Shards)), 3)),
-		Row: tablestore.Join(e.Job.EntryKind, tablestore.Pad(e.Job.EntryDue.UnixMilli(), 13), e.JobID, e.Job.EntryNonce),
+		Row: tablestore.Join(kind, tablestore.Pad(due.UnixMilli(), 13), e.JobID, nonce),
 	}
 }
 

@@ -508,7 +508,12 @@ func (j *judge) judgeEnd() {
 	if j.outside[j.slotKey(j.o)].Get("job_id").String() == j.JobID {
 		j.violate(Slot, "it has ended, and its slot is taken")
 	}
-	if j.webhooks != j.Job.Callbacks {
-		j.violate(Ended, "%d of its %d announcements are there", j.webhooks, j.Job.Callbacks)
+	if n := len(j.webhooks); n != j.Job.Callbacks {
+		j.violate(Ended, "%d of its %d announcements are there", n, j.Job.Callbacks)
+	}
+	for _, w := range j.webhooks {
+		if key := j.webhookEntry(w, j.o); w.text("state") == "PENDING" && j.outside[key] == nil {
+			j.violate(Ended, "its webhook %d is pending, and the entry %s is missing", w.int("index"), key.Row)
+		}
 	}
 }

@@ -137,7 +137,7 @@ func TestColumns_HaveANumberThatIsZero(t *testing.T) {
 			},
 			"outbox":   {"v", "step_index", "attempt_no", "lane", "failures"},
 			"schedule": {"v", "rev", "lane"},
-			"webhook":  {"v", "index", "attempts", "last_status"},
+			"webhook":  {"v", "index", "attempts", "seq", "last_status"},
 		}
 		if diff := cmp.Diff(want[name], numbers); diff != "" || len(p) != len(numbers) {
 			t.Errorf("an empty row of a %s is %v (-want +got):\n%s", name, p, diff)

@@ -41,10 +41,14 @@ type WebhookRow struct {
 	// NextAttemptAt is the time of the next attempt, while PENDING. During an attempt
 	// it is after the end of that attempt.
 	NextAttemptAt time.Time `column:"next_attempt_at"`
-	LastStatus    int       `column:"last_status"` // HTTP status of the last attempt, 0 for none
-	LastError     string    `column:"last_error"`
-	CreatedAt     time.Time `column:"created_at"`
-	UpdatedAt     time.Time `column:"updated_at"`
+	// Seq rises with each change.
+	//
+	//	invariant: Seq < entry.Rev ⇒ the change that wrote the entry may still commit
+	Seq        int64     `column:"seq"`
+	LastStatus int       `column:"last_status"` // HTTP status of the last attempt, 0 for none
+	LastError  string    `column:"last_error"`
+	CreatedAt  time.Time `column:"created_at"`
+	UpdatedAt  time.Time `column:"updated_at"`
 
 	tag    tablestore.ETag
 	loaded tablestore.Properties
@@ -54,7 +58,7 @@ type WebhookRow struct {
 var (
 	webhookCodec     = tablestore.NewCodec[WebhookRow]()
 	undeliveredCodec = webhookCodec.Without(
-		"tenant_id", "url", "state", "attempts", "next_attempt_at", "last_status", "last_error", "created_at", "updated_at")
+		"tenant_id", "url", "state", "attempts", "next_attempt_at", "seq", "last_status", "last_error", "created_at", "updated_at")
 )
 
 // ID is the webhook's id, the same for each attempt.
@@ -103,6 +107,12 @@ func (w *WebhookRow) entry() entryRef {
 	return entryRef{Kind: Webhook, Due: w.NextAttemptAt, Nonce: strconv.Itoa(w.Index)}
 }
 
+// putWebhookEntry writes that entry. Its revision is that of the webhook.
+func (l *Ledger) putWebhookEntry(job statemachine.Job, w *WebhookRow) tablestore.Op {
+	job.Rev = w.Seq
+	return l.putEntry(&statemachine.Aggregate{Job: job}, w.entry(), reservation{})
+}
+
 // announce writes the webhooks of an ended job: for each URL a row and an entry. Rows
 // are inserted, so that a repeat changes nothing.
 func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage) {
@@ -114,8 +124,7 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 		rows = append(rows, tablestore.Batch{{
 			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: webhookCodec.Encode(w, nil),
 		}})
-		put := l.putEntry(&statemachine.Aggregate{Job: *job}, w.entry(), reservation{})
-		entries = append(entries, tablestore.Batch{put})
+		entries = append(entries, tablestore.Batch{l.putWebhookEntry(*job, w)})
 	}
 	return rows, entries
 }
@@ -190,8 +199,15 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 		return nil, nil, l.drop(ctx, entry)
 	case err != nil:
 		return nil, nil, err
-	case w.State != WebhookPending || w.entry() != entry.ref():
+	case w.State == WebhookPending && w.entry() == entry.ref():
+	case w.Seq >= entry.Rev:
 		return nil, nil, l.drop(ctx, entry)
+	case time.Since(entry.Due) < orphanGrace:
+		return nil, nil, nil // Its change may still commit.
+	default: // Its change becomes impossible. The next pass deletes the entry.
+		same := *w
+		_, err := l.moveWebhook(ctx, agg, w, &same)
+		return nil, nil, err
 	}
 	next := *w
 	next.NextAttemptAt = tablestore.Now().Add(hold)
@@ -242,11 +258,11 @@ func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, boo
 // moveWebhook writes a webhook under its version: new entries and index rows before
 // it, deletions of obsolete ones after it. It returns false after a lost race.
 func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, old, next *WebhookRow) (bool, error) {
-	next.UpdatedAt = tablestore.Now()
+	next.UpdatedAt, next.Seq = tablestore.Now(), old.Seq+1
 	key := l.webhookKey(old.JobID, old.Index)
 	var before, after tablestore.Stage
 	if next.State == WebhookPending {
-		before = append(before, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: agg.Job}, next.entry(), reservation{})})
+		before = append(before, tablestore.Batch{l.putWebhookEntry(agg.Job, next)})
 	}
 	if old.State == WebhookPending && (next.State != WebhookPending || next.entry() != old.entry()) {
 		after = append(after, tablestore.Batch{l.discardEntry(old.JobID, old.entry())})

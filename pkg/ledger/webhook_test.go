@@ -237,3 +237,46 @@ func TestReplayWebhook(t *testing.T) {
 		}
 	})
 }
+
+// A replay makes the webhook due at once: its entry is written before the webhook. The pass of another process must not take the
+// entry for an old one: without it, the webhook would never be sent, nor could it be replayed again.
+func TestReplayWebhook_KeepsItsEntryWhileItIsUnderWay(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]time.Duration{"and lands": 0, "and is too slow": 6 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := keeper(t, split(), nil)
+				id := b.announced(t)
+				b.givenUp(t)
+				pass := func() (taken int) {
+					for _, entry := range b.Entries(ledger.Webhook, time.Now()) {
+						if w, _, err := b.TakeWebhook(t.Context(), entry, time.Minute); err != nil {
+							t.Fatal(err)
+						} else if w != nil {
+							taken++
+						}
+					}
+					return taken
+				}
+				var stood atomic.Bool
+				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+					if strings.HasPrefix(batch[0].Key.Row, "WEBHOOK:") && stood.CompareAndSwap(false, true) {
+						time.Sleep(after)
+						pass()
+					}
+					return commit()
+				})
+				if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || !replayed {
+					t.Fatalf("replay: %t, %v", replayed, err)
+				}
+				if taken := pass(); taken != 1 {
+					t.Errorf("%d webhooks are sent after the replay", taken)
+				}
+				if due := b.Entries(ledger.Webhook, time.Now()); len(due) != 0 {
+					t.Errorf("%+v is due", due)
+				}
+			})
+		})
+	}
+}
