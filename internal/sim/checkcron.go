@@ -75,10 +75,19 @@ func (c *checker) backfilled(id string, w *write) bool {
 		!at.Before(row.Get("from").Time()) && !at.After(row.Get("to").Time())
 }
 
-// checkBackfill checks that an entry leads to a backfill that has not ended.
+// checkBackfill checks that an entry leads to a backfill that has not ended, and that one that has ended left no claim.
 func (c *checker) checkBackfill(id string, w *write) {
 	row := w.op.Properties
-	if w.gone() || row.Get("done").Bool() {
+	if w.gone() {
+		return
+	}
+	if row.Get("done").Bool() {
+		for key, fire := range c.rows {
+			if key.Table == tableCron && key.Partition == id && fire.Get("outcome").String() == "claimed" &&
+				fire.Get("backfill_id") == row.Get("id") {
+				c.violate("schedules", "S7: backfill %s of schedule %s has ended, and left %s claimed", row.Get("id").String(), id, key.Row)
+			}
+		}
 		return
 	}
 	entry := tablestore.Key{Table: tableSchedule, Partition: "cron", Row: backfillEntry(id, row)}

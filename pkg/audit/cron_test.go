@@ -119,6 +119,11 @@ var cronDamages = map[string]struct {
 		row := tablestore.NewCodec[schedules.Backfill]().Encode(&schedules.Backfill{ID: "b1", Due: time.Now()}, nil)
 		f.ledger.Put(tablestore.Key{Table: tables.Cron, Partition: id, Row: "BACKFILL:b1"}, row)
 	}},
+	"a backfill left a claim": {"is claimed for backfill b1, which has ended", func(f *fixture, id string) {
+		fire := f.cronRows(id, "FIRE:")[0].Key
+		f.set(fire, "outcome", text("claimed"))
+		f.set(fire, "backfill_id", text("b1"))
+	}},
 	"the entry is later than the next occurrence": {"and the next occurrence at", func(f *fixture, id string) {
 		entry := f.ledger.Row(f.cronEntry(id))
 		due := f.cronRows(id, "HEAD")[0].Properties.Get("entry_due").Time().Add(time.Hour)

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,6 +126,10 @@ func (a *auditor) judgeFires(ctx context.Context, h *history) error {
 			if jobID != "" {
 				h.say("occurrence %s is %s and names job %s", stamp(at), outcome, jobID)
 			}
+		case "claimed":
+			if by := row.text("backfill_id"); by != "" && !h.goesOn(by) {
+				h.say("occurrence %s is claimed for backfill %s, which has ended", stamp(at), by)
+			}
 		case "fired":
 			_, there, err := a.fact(ctx, jobID)
 			if err != nil {
@@ -136,6 +141,11 @@ func (a *auditor) judgeFires(ctx context.Context, h *history) error {
 		}
 	}
 	return nil
+}
+
+// goesOn reports whether a backfill has not ended.
+func (h *history) goesOn(id string) bool {
+	return slices.ContainsFunc(h.backfills, func(b columns) bool { return b.text("id") == id })
 }
 
 // mostOccurrences is how many occurrences of a schedule are looked for in its history.

@@ -48,6 +48,9 @@ type Backfill struct {
 // Rate returns how many occurrences are fired in a second, at most.
 func (b *Backfill) Rate() float64 { return float64(b.MilliRate) / 1000 }
 
+// burst returns how many occurrences a pass decides at most.
+func (b *Backfill) burst() int { return max(1, b.MilliRate/1000) }
+
 // BackfillRequest asks to fire the occurrences of the current version from From to To, both included, without those that are
 // not decided yet. Those that have a job are left alone unless Repeat is set.
 type BackfillRequest struct {
@@ -350,7 +353,7 @@ func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablest
 	if err != nil {
 		return "", err
 	}
-	burst := max(1, b.MilliRate/1000)
+	burst := b.burst()
 	b.Due = now.Add(time.Duration(burst) * 1000 * time.Second / time.Duration(b.MilliRate)).Truncate(time.Millisecond)
 	for n := 0; ; n++ {
 		at, ok := cal.Next(b.Cursor)
@@ -442,7 +445,8 @@ func (s *Service) finish(ctx context.Context, sc *stored, b *Backfill, now time.
 		return err
 	}
 	b.Done, b.EndedAt, b.Detail = true, now, ""
-	for at, ok := cal.Next(b.Cursor); ok && !at.After(b.To); at, ok = cal.Next(at) {
+	at, ok := cal.Next(b.Cursor)
+	for n := b.burst(); n > 0 && ok && !at.After(b.To); n-- { // A pass goes no further.
 		row, err := s.cfg.Store.Get(ctx, tablestore.Key{Table: s.table, Partition: sc.id, Row: b.row(at)})
 		if errors.Is(err, tablestore.ErrNotFound) {
 			return nil
@@ -451,23 +455,29 @@ func (s *Service) finish(ctx context.Context, sc *stored, b *Backfill, now time.
 			return fmt.Errorf("read an occurrence of schedule %s: %w", sc.id, err)
 		}
 		fire, err := decodeFire(&row)
-		if err != nil || fire.BackfillID != b.ID {
-			return err
-		}
-		missed := Fire{
-			ScheduledFor: at, Outcome: Missed, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID,
-			Detail: "was not fired before its backfill was cancelled",
-		}
-		fire, op, err := s.settle(ctx, sc.id, b.row(at), &missed)
-		if err == nil {
-			err = s.write(ctx, op)
+		if err == nil && fire.BackfillID == b.ID { // It has passed over those that have a job.
+			err = s.finishOne(ctx, sc, b, at, now)
 		}
 		if err != nil {
 			return err
 		}
-		if fire.Outcome != Missed {
-			b.take(at, &fire)
-		}
+		at, ok = cal.Next(at)
 	}
 	return nil
+}
+
+// finishOne decides an occurrence that was claimed for the backfill.
+func (s *Service) finishOne(ctx context.Context, sc *stored, b *Backfill, at, now time.Time) error {
+	missed := Fire{
+		ScheduledFor: at, Outcome: Missed, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID,
+		Detail: "was not fired before its backfill was cancelled",
+	}
+	fire, op, err := s.settle(ctx, sc.id, b.row(at), &missed)
+	if err == nil {
+		err = s.write(ctx, op)
+	}
+	if err == nil && fire.Outcome != Missed {
+		b.take(at, &fire)
+	}
+	return err
 }

@@ -275,6 +275,42 @@ func TestBackfill_IsCancelled(t *testing.T) {
 	})
 }
 
+// A process fires the first occurrence that has no job, and crashes before it marks it and moves on from those before, which had
+// jobs. The cancellation must decide that one all the same: no later pass looks at it.
+func TestBackfill_IsCancelledAfterACrash(t *testing.T) {
+	t.Parallel()
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		b := h.backfill(request)
+		lossy := &marks{Store: h.jobs.Store}
+		other := h.beside(lossy)
+		_, _ = other.cron.RunOnce(t.Context())
+		other.cron.Wait()
+		if !slices.Contains(h.outcomes(), schedules.Claimed) {
+			t.Fatalf("nothing is claimed after the crash: %+v", h.history())
+		}
+		if _, err := h.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err != nil {
+			t.Fatal(err)
+		}
+		h.run(5 * time.Second)
+		if b := h.newestBackfill(); !b.Done || b.Fired != 1 {
+			t.Errorf("the cancelled backfill: %+v", b)
+		}
+		if slices.Contains(h.outcomes(), schedules.Claimed) {
+			t.Errorf("an occurrence stays claimed: %+v", h.history())
+		}
+	})
+}
+
+// marks is a store that loses what is written of backfills and their occurrences, but for the claims.
+type marks struct{ tablestore.Store }
+
+func (s *marks) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if strings.HasPrefix(batch[0].Key.Row, "BACKFILL:") || batch[0].Verb == tablestore.Replace {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
 // slowReads is a store of a process that stands still at its first read of a definition: by then it has read its backfill.
 type slowReads struct {
 	tablestore.Store
