@@ -295,7 +295,8 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 	b, tag, err := s.backfill(ctx, entry.JobID, backfillID)
 	now := s.cfg.Now()
 	missing := errors.Is(err, tablestore.ErrNotFound)
-	ahead := err == nil && !b.Done && b.Seq < entry.Rev
+	own := err == nil && !b.Done && entry.Due.Equal(b.Due) // Even if it was written again, for a change that is to outrun another.
+	ahead := err == nil && !b.Done && !own && b.Seq < entry.Rev
 	switch {
 	case err != nil && !missing:
 		return 0, err
@@ -306,7 +307,7 @@ func (s *Service) goOn(ctx context.Context, entry ledger.Entry, backfillID strin
 			return 0, err
 		}
 		return ledger.Orphaned, s.drop(ctx, entry)
-	case b.Done || !entry.Due.Equal(b.Due):
+	case !own:
 		return ledger.Stale, s.drop(ctx, entry)
 	}
 	sc, err := s.load(ctx, entry.JobID)

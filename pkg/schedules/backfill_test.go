@@ -412,6 +412,48 @@ func TestBackfill_OutrunsACancellationThatStandsStill(t *testing.T) {
 	})
 }
 
+// A process that makes a cancellation impossible crashes after it wrote the entry of its own change, which is that of the backfill.
+// The next pass must not take that for the entry of another change: nothing else leads to the backfill.
+func TestBackfill_GoesOnAfterACrashOfAProcessThatOutrunsACancellation(t *testing.T) {
+	t.Parallel()
+	onEachBackfill(t, func(t *testing.T, h *house, request schedules.BackfillRequest) {
+		request.Rate = 0.01
+		b := h.backfill(request)
+		h.run(2 * time.Second)
+		crashing := &commits{Store: h.jobs.Store}
+		crashing.lost.Store(true)
+		other := h.beside(crashing)
+		if _, err := other.ctl.CancelBackfill(t.Context(), "acme", "nightly", b.ID); err == nil {
+			t.Fatal("the cancellation did not crash")
+		}
+		time.Sleep(10 * time.Minute)
+		due := func() []ledger.Entry {
+			entries, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 10, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.DeleteFunc(entries, func(e ledger.Entry) bool { return !strings.HasPrefix(e.Nonce, "b-") })
+		}
+		if _, err := other.ctl.Act(t.Context(), due()[0]); err == nil {
+			t.Fatal("the other process did not crash")
+		}
+		entries := due() // That of the cancellation, and that of the backfill.
+		if len(entries) != 2 {
+			t.Fatalf("%d entries are due: %v", len(entries), entries)
+		}
+		if _, err := h.ctl.Act(t.Context(), entries[1]); err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			h.pass()
+			time.Sleep(100 * time.Second)
+		}
+		if b := h.newestBackfill(); !b.Done || b.Cancelled {
+			t.Errorf("the backfill does not go on: %+v", b)
+		}
+	})
+}
+
 func TestBackfill_KeepsTheVersionThatItBeganWith(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
