@@ -100,7 +100,7 @@ func (s *Service) observe(sc *stored, d *decisions) {
 // pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
 // settles leaves nothing to be tried again. Further occurrences that are due are for the next pass, whose entry is due at once.
 func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (err error) {
-	now := s.cfg.Now()
+	now := sc.asOf
 	p := sc.due(cal, now, settle)
 	var d decisions
 	if p.many != nil {

@@ -102,6 +102,9 @@ type stored struct {
 	id  string
 	tag tablestore.ETag
 	def Definition // of the current version; not read of a deleted schedule
+	// asOf is what the clock showed before HEAD was read, or written. What comes due later is not to be decided by this HEAD:
+	// the schedule may have been stopped by then.
+	asOf time.Time
 	// relist says that the next commit has to write the row in the list of losses.
 	relist bool
 }
@@ -190,11 +193,12 @@ func (s *Service) load(ctx context.Context, id string) (*stored, error) {
 
 // loadHead reads a schedule without its definition. It returns [ErrNotFound].
 func (s *Service) loadHead(ctx context.Context, id string) (*stored, error) {
+	sc := &stored{id: id, asOf: s.cfg.Now()}
 	row, err := s.cfg.Store.Get(ctx, s.key(id, rowHead))
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, ErrNotFound
 	}
-	sc := &stored{id: id, tag: row.ETag}
+	sc.tag = row.ETag
 	if err == nil {
 		err = headCodec.Decode(&row, &sc.head)
 	}
@@ -291,7 +295,7 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if err != nil {
 		return fmt.Errorf("change schedule %s: %w", sc.id, err)
 	}
-	sc.tag, sc.relist = applied.ETags[op.Key], false // An entry that is left is deleted when it fires.
+	sc.tag, sc.asOf, sc.relist = applied.ETags[op.Key], sc.UpdatedAt, false // An entry that is left is deleted when it fires.
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -402,6 +403,58 @@ func TestSchedule_PauseDecidesWhatAFastClockMayBeFiring(t *testing.T) {
 		h.run(time.Minute)
 		h.want(missed, missed, fired)
 	})
+}
+
+// A process that stands still after it read a schedule does not fire what comes due later: the schedule may have been paused by then.
+func TestSchedule_FiresNothingThatCameDueAfterItWasRead(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		time.Sleep(time.Minute)
+		due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+		if err != nil || len(due) != 1 {
+			t.Fatalf("due: %v (%v)", due, err)
+		}
+		slow := h.beside(&slowReads{Store: h.jobs.Store, stand: func() {
+			if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(3 * time.Minute)
+		}})
+		if _, err := slow.ctl.Act(t.Context(), due[0]); !errors.Is(err, tablestore.ErrConflict) {
+			t.Errorf("the slow process: %v", err)
+		}
+		if h.want(fired); len(h.jobs.LiveJobs()) != 1 {
+			t.Errorf("%d jobs of a schedule that was paused after the first", len(h.jobs.LiveJobs()))
+		}
+	})
+}
+
+// A process may stand still before it reads its clock. No occurrence counts as decided because of that.
+func TestSchedule_AChangeThatStandsStillLosesNothing(t *testing.T) {
+	t.Parallel()
+	for n := range 8 {
+		t.Run(fmt.Sprint("at reading ", n), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				slow, readings := h.beside(h.jobs.Store), 0
+				slow.open(schedules.Config{Store: h.jobs.Store, Now: func() time.Time {
+					if readings++; readings == n+1 {
+						time.Sleep(61 * time.Second)
+					}
+					return tablestore.Now()
+				}})
+				other := minutely()
+				other.Every = time.Hour
+				if sc, err := slow.ctl.Edit(t.Context(), nightly, other); err != nil {
+					t.Error(err)
+				} else if decided := len(h.history()); decided != int(sc.Last.Sub(sc.CreatedAt)/time.Minute) {
+					t.Errorf("%d occurrences are in the history of a schedule that decided them from %s until %s", decided, sc.CreatedAt, sc.Last)
+				}
+			})
+		})
+	}
 }
 
 // losesHEAD is a store on which each commit of a schedule fails. It is done nevertheless if the error is that its outcome is unknown.

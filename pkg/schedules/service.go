@@ -204,7 +204,7 @@ func (s *Service) change(
 		if err := s.settleDue(ctx, sc, settle); err != nil {
 			return err
 		}
-		now := s.cfg.Now()
+		now := sc.asOf // What came due since then is of the schedule as it is after the change.
 		rows, err := apply(sc, now)
 		if err != nil {
 			return err
@@ -234,11 +234,7 @@ func (s *Service) settleDue(ctx context.Context, sc *stored, settle time.Duratio
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", sc.id, err)
 	}
-	for sc.State == Active {
-		end := s.cfg.Now().Add(settle)
-		if sc.Next.After(end) {
-			return nil
-		}
+	for sc.State == Active && !sc.Next.After(sc.asOf.Add(settle)) {
 		if err := s.pass(ctx, sc, cal, settle); err != nil {
 			return err
 		}
