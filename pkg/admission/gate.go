@@ -230,7 +230,7 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 	for _, row := range found.limits {
 		l, key := known[row.Scope], g.cfg.Service.key(kindLimit, row.Scope)
 		if !g.changedSince(key, mark) {
-			if l == nil || !l.row.CreatedAt.Equal(row.CreatedAt) {
+			if l == nil {
 				l = &limit{}
 			}
 			l.adopt(row, found.etags[key], g.cfg.Clock(), g.cfg.Skew)
@@ -257,6 +257,9 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 
 // adopt takes over a row that was read. Another configuration may have tokens at once.
 func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Duration) {
+	if !l.row.CreatedAt.Equal(row.CreatedAt) { // It was made again: what is known of the deleted one does not concern it.
+		*l = limit{leasing: l.leasing}
+	}
 	if row.MaxRunning == 0 {
 		l.slots = slots{}
 	}

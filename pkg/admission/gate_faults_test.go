@@ -207,3 +207,38 @@ func TestGate_StoreThatRefusesWrites(t *testing.T) {
 		}
 	})
 }
+
+// TestGate_LimitMadeAgain: a process that leases tokens finds that the limit was deleted and made again. Nothing was leased of the
+// new one, which does not mean that the process's clock is ahead.
+func TestGate_LimitMadeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, 1, 2, time.Hour, 0, 1)
+		p := h.processes[0]
+		take := func() bool {
+			h.now = h.now.Add(time.Second)
+			p.gate.Take("ocr", "OCR", "a", 1, nil)
+			p.lease()
+			token, _, ok := p.gate.Take("ocr", "OCR", "a", 1, nil)
+			token.Spend()
+			return ok
+		}
+		if !take() {
+			t.Fatal("the limit gives no token")
+		}
+		time.Sleep(time.Second)
+		if err := p.gate.cfg.Service.DeleteLimit(t.Context(), ocr); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.gate.cfg.Service.SetLimit(t.Context(), Limit{Scope: ocr, Count: 2, Window: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		if !take() {
+			t.Error("the new limit gives no token")
+		}
+		p.refresh()
+		if take(); take() {
+			t.Error("the new limit gives three tokens")
+		}
+	})
+}
