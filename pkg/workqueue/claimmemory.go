@@ -144,13 +144,14 @@ func (q *Queue) expirePage(ctx context.Context, part int, from string) (string, 
 	at := tablestore.Now()
 	for i := range page.Rows {
 		if page.Rows[i].Properties.Get("expires_at").Time().Before(at) {
-			batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: page.Rows[i].Key})
+			batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: page.Rows[i].Key, ETag: page.Rows[i].ETag})
 		}
 	}
 	if len(batch) == 0 {
 		return page.Next, nil
 	}
-	if _, err := q.store.Commit(ctx, batch); err != nil {
+	// A conflict leaves them to the next walk: another process has deleted one, or its request came again.
+	if _, err := q.store.Commit(ctx, batch); err != nil && !errors.Is(err, tablestore.ErrConflict) {
 		return page.Next, fmt.Errorf("delete expired claims: %w", err)
 	}
 	return page.Next, nil

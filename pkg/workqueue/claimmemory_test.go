@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -429,4 +430,38 @@ func memories(t *testing.T, store tablestore.Store) int {
 		count += len(page.Rows)
 	}
 	return count
+}
+
+// A process that deletes memories which are past their time may stand still after it read them. The request may come again until then,
+// with another memory.
+func TestClaimMemory_ANewOneIsNotDeletedForTheOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		b := reopen(t, store)
+		b.work()
+		torn(t, store, b, request(1), all)
+		b.claim(t, "w2", "takes the item", 1, false)
+		time.Sleep(time.Hour)
+		b.work()
+		b.work()
+		var second []string
+		var stood atomic.Bool
+		store.set(func(batch tablestore.Batch) error {
+			deletes := batch[0].Verb == tablestore.Discard || batch[0].Verb == tablestore.Delete
+			if deletes && strings.HasPrefix(batch[0].Key.Partition, "claims") && stood.CompareAndSwap(false, true) {
+				second = b.send(t, request(1))
+			}
+			return nil
+		})
+		for i := 0; i < 20 && !stood.Load(); i++ { // It walks through the memories.
+			b.send(t, workqueue.ClaimRequest{
+				Owner: "w3", RequestID: fmt.Sprint(i), Services: []string{"none"}, Max: 1, Wait: time.Minute + time.Second,
+			})
+		}
+		if len(second) != 1 {
+			t.Fatalf("the request got %v while its first memory was deleted", second)
+		}
+		same(t, "the repeat", b.send(t, request(1)), second...)
+	})
 }
