@@ -272,8 +272,14 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 		case next.undelivered():
 			listed := undeliveredCodec.Encode(next, nil)
 			before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: listed}})
-		case old.undelivered():
-			after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+		case old.undelivered(): // Only as it is now: by then the webhook may have been abandoned again.
+			row, err := l.store.Get(ctx, key)
+			if err != nil && !errors.Is(err, tablestore.ErrNotFound) {
+				return false, fmt.Errorf("read the undelivered webhook %s: %w", old.ID(), err)
+			}
+			if err == nil {
+				after = append(after, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
+			}
 		}
 	}
 	applied, err := tablestore.Apply(ctx, l.store, tablestore.Change{

@@ -280,3 +280,33 @@ func TestReplayWebhook_KeepsItsEntryWhileItIsUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// After a replay the webhook is taken out of the list of those that were given up. If that is slow, the webhook may have been given up
+// again by then: it stays in the list.
+func TestReplayWebhook_AWebhookThatIsGivenUpAgainIsListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, split(), nil)
+		id := b.announced(t)
+		b.givenUp(t)
+		var stood atomic.Bool // The batches of a stage are committed concurrently.
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			removes := batch[0].Verb == tablestore.Discard || batch[0].Verb == tablestore.Delete
+			if removes && strings.HasPrefix(batch[0].Key.Partition, "undelivered") {
+				if stood.CompareAndSwap(false, true) {
+					b.givenUp(t)
+				}
+				time.Sleep(time.Second)
+			}
+			return commit()
+		})
+		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || !replayed || !stood.Load() {
+			t.Fatalf("replay: %t, %v", replayed, err)
+		}
+		for _, tenant := range []string{"", "tenant_a"} {
+			if given, _, err := b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 2 {
+				t.Errorf("given up, of %q: %+v, %v", tenant, given, err)
+			}
+		}
+	})
+}
