@@ -73,13 +73,6 @@ func (r *remote) Get(ctx context.Context, _ tablestore.Key) (tablestore.Row, err
 	return tablestore.Row{}, nil
 }
 
-// begun returns the calls that have begun.
-func (r *remote) begun() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.calls)
-}
-
 // reset forgets the calls so far, and sets how long further ones take.
 func (r *remote) reset(takes func(underway int) time.Duration) {
 	r.mu.Lock()
@@ -242,32 +235,41 @@ func TestLoopsTakeTurns(t *testing.T) {
 func TestOperationsThatHaveBegunComeFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, r := setup(always(time.Hour))
+		store, r := setup(always(time.Second))
+		var begun []context.Context
+		for range 8 {
+			operation := tablestore.ForOperation(t.Context())
+			get(operation, store, 1)
+			begun = append(begun, operation)
+		}
+		r.reset(always(time.Hour))
 		for range 4 {
 			get(t.Context(), store, 1)
 		}
-		r.reset(always(time.Second))
-		var ended, first atomic.Int64
+		r.reset(always(time.Second)) // Eight at a time.
+		var fresh, later atomic.Int64
 		var callers sync.WaitGroup
-		for range 40 { // Each makes five calls; the first eight begin at once.
+		call := func(operation context.Context, ended *atomic.Int64) {
 			callers.Go(func() {
-				ctx := tablestore.ForOperation(t.Context())
-				for range 5 {
-					if get(ctx, store, 1) > 0 {
-						return
-					}
-				}
-				if ended.Add(1) == 8 {
-					first.Store(int64(len(r.begun())))
+				if get(operation, store, 1) == 0 {
+					ended.Add(1)
 				}
 			})
 		}
+		for range 24 { // Eight get a place at once.
+			call(tablestore.ForOperation(t.Context()), &fresh)
+		}
+		synctest.Wait()
+		for _, operation := range begun {
+			call(operation, &later)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if fresh.Load() != 8 || later.Load() != 8 {
+			t.Errorf("after two turns %d calls of new operations and %d of those that had begun have ended, want 8 each", fresh.Load(), later.Load())
+		}
 		callers.Wait()
-		// In the order of arrival the first eight would end after some 170 calls; measured, they end
-		// after 58 to 101. The number depends on the order of simultaneous callers, which the race
-		// detector shuffles.
-		if ended.Load() != 40 || first.Load() > 135 {
-			t.Errorf("%d of 40 operations ended, the first eight after %d calls", ended.Load(), first.Load())
+		if fresh.Load() != 24 {
+			t.Errorf("%d calls of 24 new operations were answered", fresh.Load())
 		}
 	})
 }
