@@ -104,12 +104,13 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 		if err := r.reserve(ctx, 0); err != nil {
 			return nil, asProblem(err)
 		}
+		leasing := slices.ContainsFunc(c.missed, q.limits.Leasing) // Tokens that came before are signaled below.
 		select {
 		case <-waiter.signal:
 			continue // Prefer work over the end of the wait.
 		default:
 		}
-		if !end.IsZero() && slices.ContainsFunc(c.missed, q.limits.Leasing) {
+		if leasing && !end.IsZero() {
 			deadline.Reset(max(time.Until(end), leasePatience))
 			end = time.Time{} // Only once: a limit must not keep a claim that is not to wait.
 		}
