@@ -310,26 +310,36 @@ func (g *Gate) Take(
 	if g == nil {
 		return Token{}, Scope{}, true
 	}
-	token, by, lacks, ok := g.take(covering(service, stepType, tenantID))
-	if lacks {
+	for {
+		token, by, lacks, ok := g.take(covering(service, stepType, tenantID))
+		if !lacks {
+			return token, by, ok
+		}
 		most := math.MaxInt
 		if ready != nil {
 			most = ready(by) // It may ask this gate, so the lock is not held.
 		}
-		g.askFor(by, places, most)
+		if g.askFor(by, places, most) {
+			return token, by, ok
+		}
 	}
-	return token, by, ok
 }
 
 // askFor asks for tokens of a limit for that many places of a claim, but for no more than so many
-// items.
-func (g *Gate) askFor(scope Scope, places, most int) {
+// items. It reports false, and asks for none, if the limit has tokens now: more would lapse.
+func (g *Gate) askFor(scope Scope, places, most int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if l := g.limits[scope]; l != nil {
-		l.missed.add(places, most, g.cfg.Clock().Mono)
-		g.ask()
+	now, l := g.cfg.Clock(), g.limits[scope]
+	switch {
+	case l == nil:
+		return true
+	case l.first(now) != nil:
+		return false
 	}
+	l.missed.add(places, most, now.Mono)
+	g.ask()
+	return true
 }
 
 // take is [Gate.Take] without the request for tokens: lacks says that the limit of that scope has
