@@ -14,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // opens opens a stream of a page for a user who is signed in.
@@ -158,12 +159,13 @@ func TestLive_AQuietPageSendsLittle(t *testing.T) {
 			}
 		}()
 	}
-	time.Sleep(liveInterval / 2)
+	for target, count := range counts { // The compressor must flush each event.
+		waittest.Until(t, "the first event of "+target, func() bool { return count.Load() > 0 })
+	}
+	time.Sleep(liveInterval / 2) // The rest of it may be under way.
 	first := map[string]int64{}
 	for target, count := range counts {
-		if first[target] = count.Load(); first[target] == 0 {
-			t.Errorf("%q waits for its first event", target) // The compressor must flush each event.
-		}
+		first[target] = count.Load()
 	}
 	time.Sleep(watched * time.Second)
 	for target, count := range counts {
