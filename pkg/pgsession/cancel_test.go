@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/pgsession"
 )
 
@@ -22,13 +23,17 @@ func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
 // back, and the pool keeps its sessions.
 func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
 	t.Parallel()
-	pool, err := pgsession.Open(t.Context(), pgsession.Options{
-		URL: postgrestest.Database(t), Connections: 1, Timeout: 30 * time.Second,
-	})
+	url := postgrestest.Database(t)
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{URL: url, Connections: 1, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
+	watcher, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watcher.Close(t.Context()) }() // It has read what it should.
 	pid := func() (pid int) {
 		if err := pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 			t.Fatal(err)
@@ -36,12 +41,26 @@ func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
 		return pid
 	}
 	before := pid()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	sent, err := pool.Commit(t.Context(), func(session *pgxpool.Conn) error {
-		_, err := session.Exec(ctx, "SELECT pg_sleep(600)")
-		return err
+	var sent bool
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		sent, err = pool.Commit(t.Context(), func(session *pgxpool.Conn) error {
+			_, err := session.Exec(ctx, "SELECT pg_sleep(600)")
+			return err
+		})
+		done <- err
+	}()
+	waittest.Until(t, "the server executes the statement", func() bool {
+		const query = "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $1"
+		var sleeps *bool
+		err := watcher.QueryRow(t.Context(), query, before).Scan(&sleeps)
+		return err == nil && sleeps != nil && *sleeps
 	})
+	cancel()
+	err = waittest.Receive(t, "the cancelled commit", done)
 	if !sent || !pgsession.RolledBack(err) {
 		t.Errorf("sent is %v: %v", sent, err)
 	}

@@ -408,7 +408,8 @@ func refuses(id string) bool { return strings.HasPrefix(id, "0") }
 // was created. Each failure makes a command wait up to twice as long, so the failures end when
 // the world becomes calm.
 func (w *world) process(ctx context.Context, t *testing.T, url string) {
-	source := openInbox(t, pginbox.Options{URL: url, Lease: 300 * time.Millisecond})
+	lease := waittest.Scale(300 * time.Millisecond)
+	source := openInbox(t, pginbox.Options{URL: url, Lease: lease})
 	running, crash := context.WithCancel(ctx)
 	defer crash()
 	die := func() {
@@ -433,7 +434,7 @@ func (w *world) process(ctx context.Context, t *testing.T, url string) {
 				return "", &apierror.Error{Code: apierror.PayloadInvalid}
 			}
 			if fate == 2 { // It stands still for longer than its lease.
-				time.Sleep(400 * time.Millisecond)
+				time.Sleep(lease + lease/3)
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
