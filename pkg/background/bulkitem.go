@@ -41,7 +41,11 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	}
 	ctx = ledger.WithCaller(ctx, w.op.Caller)
 	if live {
-		return w.control(ctx, item)
+		changed, err := w.control(ctx, item, agg.Job.Rev)
+		if changed {
+			return w.apply(ctx, item)
+		}
+		return err
 	}
 	if !w.op.Named {
 		if err := w.superseded(ctx, item, &agg.Job); err != nil || item.Outcome != ItemWaiting {
@@ -99,8 +103,9 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 	}
 }
 
-// control cancels, pauses or resumes a live job.
-func (w *bulkWorker) control(ctx context.Context, item *itemRow) error {
+// control cancels, pauses or resumes a live job, unless it has changed since that revision: another runner may have done it, if
+// this one stood still until its lease ended, and a user may have undone it.
+func (w *bulkWorker) control(ctx context.Context, item *itemRow, rev int64) (changed bool, err error) {
 	var event statemachine.Event
 	switch w.op.Kind {
 	case KindCancel:
@@ -110,17 +115,21 @@ func (w *bulkWorker) control(ctx context.Context, item *itemRow) error {
 	default:
 		event = statemachine.Resume{Reason: w.op.Reason}
 	}
-	result, err := w.cfg.Operations.cfg.Ledger.Change(ctx, item.JobID, event, ledger.By(w.op.Actor, w.op.ID))
+	result, err := w.cfg.Operations.cfg.Ledger.Change(ctx, item.JobID, event, ledger.By(w.op.Actor, w.op.ID), ledger.AtRev(rev))
 	if err == nil {
 		err = result.Problem()
 	}
-	if err != nil {
-		return w.refused(ctx, item, err)
-	}
-	if item.Outcome = ItemApplied; result.Outcome != statemachine.Applied {
+	switch {
+	case err != nil:
+		return false, w.refused(ctx, item, err)
+	case result.Outcome == statemachine.Applied:
+		item.Outcome = ItemApplied
+	case result.Job.Job.Rev != rev:
+		return true, nil
+	default:
 		item.Outcome = ItemRepeated
 	}
-	return nil
+	return false, nil
 }
 
 // madeByThis reports whether the job's history names this operation.

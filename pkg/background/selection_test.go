@@ -415,6 +415,45 @@ func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 	})
 }
 
+// A runner stands still before it pauses a job, until its lease has ended. By then another runner has paused the job, and a user has
+// resumed it. The first does not pause it again.
+func TestBulk_ARunnerThatStandsStillPausesNoJobAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := ledgertest.Split()
+		w := open(t, store)
+		id := w.accept("t", "OCR")
+		op := create(t, w.Operations, "", background.BulkRequest{Kind: background.KindPause})
+		var once sync.Once
+		stand := func() {
+			once.Do(func() {
+				time.Sleep(time.Minute)
+				runOnce(t, runner(t, w.Operations))
+				if got := w.state(id); got != statemachine.JobPaused {
+					t.Errorf("the job is %s", got)
+				}
+				w.Send(id, statemachine.Resume{})
+			})
+		}
+		runOnce(t, runner(t, serve(t, &slowLedger{Ledger: w.Ledger.Ledger, stand: stand}, store)))
+		page := get(t, w.Operations, op.ID)
+		if got := w.state(id); got != statemachine.JobDispatching || page.Items[0].Outcome != background.ItemApplied {
+			t.Errorf("the job is %s after %+v", got, page)
+		}
+	})
+}
+
+// slowLedger is a ledger that calls a function before each change of a job.
+type slowLedger struct {
+	*ledger.Ledger
+	stand func()
+}
+
+func (l *slowLedger) Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error) {
+	l.stand()
+	return l.Ledger.Change(ctx, jobID, event, o...)
+}
+
 // telling is a ledger that calls a function after each change of a job.
 type telling struct {
 	*ledger.Ledger

@@ -49,8 +49,9 @@ type options struct {
 	also []tablestore.Stage
 	// quiet says that the caller looks at the job's line itself.
 	quiet bool
-	// at is the place that the job must have. Optional.
-	at statemachine.Place
+	// at is the place that the job must have, and rev its revision. Optional.
+	at  statemachine.Place
+	rev int64
 }
 
 // Option is a detail of a [Ledger.Change].
@@ -63,6 +64,9 @@ func By(actor, requestID string) Option {
 
 // InTenant makes a job of another tenant not found.
 func InTenant(tenantID string) Option { return func(o *options) { o.tenantID = tenantID } }
+
+// AtRev makes the change one of the job at that revision: at another it is a [statemachine.Duplicate], and changes nothing.
+func AtRev(rev int64) Option { return func(o *options) { o.rev = rev } }
 
 // Change applies an event to a job: load, decide, commit with compare-and-swap, and
 // start again after a lost race ([tablestore.Retry]). Every change of a job but its
@@ -178,6 +182,9 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	}
 	if at := o.at; at.Line != "" && (s.agg.Job.Place.Epoch != at.Epoch || s.agg.Job.Place.Seq != at.Seq) {
 		return Result{Outcome: statemachine.Duplicate, Reason: "the job has another place", Job: s.agg}, nil, nil
+	}
+	if o.rev != 0 && s.agg.Job.Rev != o.rev {
+		return Result{Outcome: statemachine.Duplicate, Reason: "the job has changed", Job: s.agg}, nil, nil
 	}
 	f, err := l.fresh()
 	if err != nil {
