@@ -35,7 +35,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	options := short(t, server)
 	options.Loads = nil
 	options.Finished, options.Live, options.Waiting = 150, 120, 130
-	options.Duration = time.Second // long enough for a job to end on a slow machine
+	options.Duration = waittest.Scale(time.Second).Truncate(time.Second) // long enough for a job to end on a slow machine
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	for i := range report.Rows {
 		row := &report.Rows[i]
 		got = append(got, row.Load+" "+row.Store)
-		checkRow(t, row, report)
+		checkRow(t, row, report, options.Duration.Seconds())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
@@ -70,19 +70,19 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	}
 }
 
-// checkRow checks what must hold for all rows. The open loop's warm-up is shorter than the
+// checkRow checks what must hold for all rows of so many seconds. The open loop's warm-up is shorter than the
 // interval of its commands, so that only its first command is outside the window.
-func checkRow(t *testing.T, row *bench.Row, report *bench.Report) {
+func checkRow(t *testing.T, row *bench.Row, report *bench.Report, seconds float64) {
 	t.Helper()
 	batches := row.Load == bench.Batch
 	if row.Jobs == 0 || row.Submit.P50 == 0 || (row.EndToEnd.P50 == 0) != batches || row.Cost.Commits == 0 {
 		t.Errorf("%s, %s: %+v", row.Load, row.Store, row)
 	}
-	if row.Load == bench.Open && row.Jobs != 50 {
-		t.Errorf("%d jobs were due in a second at 50 a second", row.Jobs)
+	if row.Load == bench.Open && float64(row.Jobs) != 50*seconds {
+		t.Errorf("%d jobs were due in %v s at 50 a second", row.Jobs, seconds)
 	}
-	if row.PerSecond != float64(row.Jobs) {
-		t.Errorf("%d jobs in 1s are %v a second", row.Jobs, row.PerSecond)
+	if row.PerSecond != float64(row.Jobs)/seconds {
+		t.Errorf("%d jobs in %v s are %v a second", row.Jobs, seconds, row.PerSecond)
 	}
 	if ratio := row.PerSecond / report.Ceilings[1].PerSecond; math.Abs(row.OfCeiling-ratio) > 1e-9 {
 		t.Errorf("%v of the ceiling, want %v", row.OfCeiling, ratio)
@@ -172,7 +172,7 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 			server := serve(t, at(test.path, test.status, test.body))
 			options := short(t, server)
 			options.Loads = []string{test.load}
-			options.Duration = time.Second // long enough for a request on a slow machine
+			options.Duration = waittest.Scale(time.Second) // long enough for a request on a slow machine
 			_, err := bench.Measure(t.Context(), options)
 			var status *bench.StatusError
 			if !errors.As(err, &status) {
