@@ -354,7 +354,7 @@ func TestWire_ABrokerThatIsSilent(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	publisher := publisherOnWire(t, peer, func(cfg *servicebus.PublisherConfig) {
-		cfg.SendTimeout, cfg.Grace, cfg.Patience = time.Second, 10*time.Second, 3
+		cfg.SendTimeout, cfg.Grace, cfg.Patience = waittest.Scale(time.Second), waittest.Scale(10*time.Second), 3
 	})
 	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
 		return fakeservicebus.Fault{Effect: fakeservicebus.Silence}
