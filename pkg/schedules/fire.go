@@ -134,7 +134,7 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 		if s.landed(ctx, sc, err) { // The next pass or try of a change reads HEAD again.
 			s.observe(sc, &d)
 		}
-		return errors.Join(err, s.markAlone(ctx, &d, err))
+		return errors.Join(err, s.markAlone(ctx, &d, err), s.disown(ctx, sc, again, err))
 	}
 	s.observe(sc, &d)
 	if trim {
@@ -158,6 +158,31 @@ func (s *Service) markAlone(ctx context.Context, d *decisions, why error) error 
 		}
 	}
 	return nil
+}
+
+// disown decides the occurrence that was to be tried again after HEAD could not be committed, if the schedule was changed so that no
+// pass comes to it any more: the change may be of a process whose clock is behind, before the occurrence was claimed.
+func (s *Service) disown(ctx context.Context, tried *stored, again bool, why error) error {
+	if !again || !errors.Is(why, tablestore.ErrConflict) {
+		return nil
+	}
+	at := tried.Trying
+	sc, err := s.load(ctx, tried.id)
+	if err != nil {
+		return err
+	}
+	if sc.State == Active && at.After(sc.Last) {
+		if cal, err := calendar.Parse(sc.def.Spec); err != nil {
+			return fmt.Errorf("schedule %s: %w", sc.id, err)
+		} else if next, ok := cal.Next(at.Add(-time.Nanosecond)); ok && next.Equal(at) {
+			return nil
+		}
+	}
+	claims := decisions{}
+	if err := s.settleClaims(ctx, sc, at, at, "was not fired before the schedule was changed", &claims); err != nil {
+		return err
+	}
+	return s.markAlone(ctx, &claims, why)
 }
 
 // take decides one occurrence. If it is refused for a reason that may pass, it is to be tried again, unless the pass settles.

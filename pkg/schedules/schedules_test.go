@@ -352,6 +352,42 @@ func TestSchedule_TriesAgainWhileTheTenantIsAtItsLimit(t *testing.T) {
 	})
 }
 
+// A process whose clock is ahead claims an occurrence after a change by one whose clock is behind, and the tenant is at its limit: no
+// pass tries it again, so the process decides it.
+func TestSchedule_AClaimAfterAChangeIsDecided(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{Limit: func(string) int { return 1 }}, func(t *testing.T, h *house) {
+		sc := h.create(minutely())
+		if _, _, err := h.ctl.Run(t.Context(), schedules.Change{TenantID: "acme", Name: "nightly"}, "k"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(58 * time.Second)
+		slow := &slowReads{Store: h.jobs.Store, stand: func() {
+			def := minutely()
+			def.Every = time.Hour
+			if _, err := h.ctl.Edit(t.Context(), nightly, def); err != nil {
+				t.Error(err)
+			}
+			claim := schedules.Fire{ // Another process took the tenant's last place between the claim and the job.
+				ScheduledFor: sc.CreatedAt.Add(time.Minute), Outcome: schedules.Claimed, JobID: "0197f0c2-0000-7000-8000-000000000000",
+				DecidedAt: time.Now(),
+			}
+			row := tablestore.Join("FIRE", tablestore.Pad(9_999_999_999_999-claim.ScheduledFor.UnixMilli(), 13))
+			h.jobs.Put(tablestore.Key{Table: "luciuscron", Partition: sc.ID, Row: row}, tablestore.NewCodec[schedules.Fire]().Encode(&claim, nil))
+		}}
+		fast := h.beside(slow)
+		fast.open(schedules.Config{Store: slow, Now: func() time.Time { return tablestore.Now().Add(3 * time.Second) }})
+		due, _, err := fast.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+		if err != nil || len(due) != 1 {
+			t.Fatalf("due: %v (%v)", due, err)
+		}
+		if _, err := fast.ctl.Act(t.Context(), due[0]); !errors.Is(err, tablestore.ErrConflict) {
+			t.Errorf("the process whose clock is ahead: %v", err)
+		}
+		h.want(fired, missed)
+	})
+}
+
 func TestSchedule_ChangesDecideWhatIsDueFirst(t *testing.T) {
 	t.Parallel()
 	change := schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
