@@ -179,7 +179,7 @@ func (s *Service) disown(ctx context.Context, tried *stored, again bool, why err
 		}
 	}
 	claims := decisions{}
-	if err := s.settleClaims(ctx, sc, at, at, "was not fired before the schedule was changed", &claims); err != nil {
+	if err := s.settleClaims(ctx, tried, at, at, "was not fired before the schedule was changed", &claims); err != nil {
 		return err
 	}
 	return s.markAlone(ctx, &claims, why)
