@@ -125,7 +125,9 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 		keys = append(keys, e.placeKey(o))
 	}
 	for _, w := range e.webhooks {
-		keys = append(keys, e.webhookEntry(w, o))
+		if w.text("state") == "PENDING" {
+			keys = append(keys, e.webhookEntry(w, o))
+		}
 	}
 	return append(keys, e.ListKeys(o)...)
 }
