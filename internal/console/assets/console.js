@@ -100,6 +100,17 @@
   for (const end of ["pointerup", "pointercancel", "dragend", "contextmenu"]) window.addEventListener(end, released, true);
   window.addEventListener("blur", released); // Not of an element, which loses the focus to what is pressed.
   window.addEventListener("pointermove", (event) => { if (pressed && event.buttons === 0) released(); }, true);
+  // What had the focus may be gone from the new rendering, as the link of a count that is 0 now.
+  // The focus goes on to the first link of what is left around it, at the end to the page.
+  const holdingFocus = (listener) => (event) => {
+    const around = [];
+    for (let at = document.activeElement; at; at = at.parentElement) around.push(at);
+    listener(event);
+    const main = document.getElementById("main");
+    if (around[0]?.isConnected || !around.includes(main)) return;
+    const link = (at) => main.contains(at) && at.querySelector("a[href]");
+    (link(around.find(link)) || main).focus({ preventScroll: true });
+  };
   // A view is the new lines of the page, and between them ranges of those that stay.
   let lines = [];
   const whole = (parts) => {
@@ -129,7 +140,7 @@
     const seen = {
       get readyState() { return ended ? EventSource.CLOSED : source?.readyState ?? EventSource.CONNECTING; },
       addEventListener: (name, listener) => {
-        const swap = unlessPressed(listener);
+        const swap = unlessPressed(holdingFocus(listener));
         const held = name === "view" ? (event) => swap({ data: whole(event.data) }) : listener;
         listeners.set(listener, [name, held]);
         source?.addEventListener(name, held);
