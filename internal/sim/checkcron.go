@@ -51,6 +51,11 @@ func (c *checker) checkFire(id string, w *write) {
 	}
 	switch job := c.occurrences[occurrenceOf(id, w.op.Key.Row)]; now {
 	case "claimed":
+		if state := head.Get("state").String(); w.kind == "FIRE" && !w.was && at.After(head.Get("last").Time()) &&
+			(state == "paused" || state == "deleted") {
+			c.violate("schedules", "S8: occurrence %s of schedule %s is claimed, which is %s and decided until %s",
+				at, id, state, head.Get("last").Time())
+		}
 		if by := row.Get("backfill_id").String(); by != "" && c.rows[cronKey(id, "BACKFILL", by)].Get("done").Bool() {
 			c.violate("schedules", "S7: occurrence %s of schedule %s is claimed for backfill %s, which has ended", at, id, by)
 		}

@@ -132,16 +132,11 @@ func (s *Service) startBackfill(ctx context.Context, scheduleID string, request 
 	if err := sc.count(b); err != nil {
 		return nil, false, err
 	}
-	rows := tablestore.Batch{s.touch(sc)}
+	rows := tablestore.Batch{*sc.asRead}
 	for i := mostBackfills - 1; i < len(all); i++ {
 		rows = append(rows, tablestore.Op{Verb: tablestore.Discard, Key: s.key(sc.id, rowBackfill, all[i].ID)})
 	}
 	return b, false, s.moveBackfill(ctx, sc.id, b, "", time.Time{}, rows...)
-}
-
-// touch returns the write that changes nothing of HEAD but its version, so that changes by others who have read it conflict.
-func (s *Service) touch(sc *stored) tablestore.Op {
-	return tablestore.Op{Verb: tablestore.Replace, Key: s.key(sc.id, rowHead), ETag: sc.tag, Properties: headCodec.Encode(&sc.head, nil)}
 }
 
 // plan returns the backfill that a request asks for.
@@ -332,7 +327,7 @@ func (s *Service) outrun(ctx context.Context, id string, b *Backfill, tag tables
 	}
 	sc, err := s.load(ctx, id)
 	if err == nil {
-		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{s.touch(sc)})
+		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{*sc.asRead})
 	}
 	if errors.Is(err, ErrNotFound) {
 		return nil

@@ -49,7 +49,7 @@ func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutco
 			sc.Next = next
 		}
 	}
-	return ledger.Acted, s.pass(ctx, sc, cal, 0)
+	return ledger.Acted, s.pass(ctx, sc, cal, false)
 }
 
 // abandon makes the create of a schedule impossible whose HEAD is missing.
@@ -99,7 +99,7 @@ func (s *Service) observe(sc *stored, d *decisions) {
 
 // pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
 // settles leaves nothing to be tried again. Further occurrences that are due are for the next pass, whose entry is due at once.
-func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle time.Duration) (err error) {
+func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle bool) (err error) {
 	now := sc.asOf
 	p := sc.due(cal, now, settle)
 	var d decisions
@@ -111,8 +111,8 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 	}
 	again := false
 	for i := 0; i < len(p.steps) && !again; i++ {
-		if again, err = s.take(ctx, sc, p.steps[i], settle > 0, &d); err != nil {
-			return err
+		if again, err = s.take(ctx, sc, p.steps[i], settle, &d); err != nil {
+			return errors.Join(err, s.markAlone(ctx, &d, err))
 		}
 	}
 	if sc.advance(cal, d.fires); len(d.fires) > 0 {
@@ -134,7 +134,7 @@ func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, 
 		if s.landed(ctx, sc, err) { // The next pass or try of a change reads HEAD again.
 			s.observe(sc, &d)
 		}
-		return errors.Join(err, s.markAlone(ctx, &d, err), s.disown(ctx, sc, again, err))
+		return errors.Join(err, s.markAlone(ctx, &d, err))
 	}
 	s.observe(sc, &d)
 	if trim {
@@ -160,36 +160,14 @@ func (s *Service) markAlone(ctx context.Context, d *decisions, why error) error 
 	return nil
 }
 
-// disown decides the occurrence that was to be tried again after HEAD could not be committed, if the schedule was changed so that no
-// pass comes to it any more: the change may be of a process whose clock is behind, before the occurrence was claimed.
-func (s *Service) disown(ctx context.Context, tried *stored, again bool, why error) error {
-	if !again || !errors.Is(why, tablestore.ErrConflict) {
-		return nil
-	}
-	at := tried.Trying
-	sc, err := s.load(ctx, tried.id)
-	if err != nil {
-		return err
-	}
-	if sc.State == Active && at.After(sc.Last) {
-		if cal, err := calendar.Parse(sc.def.Spec); err != nil {
-			return fmt.Errorf("schedule %s: %w", sc.id, err)
-		} else if next, ok := cal.Next(at.Add(-time.Nanosecond)); ok && next.Equal(at) {
-			return nil
-		}
-	}
-	claims := decisions{}
-	if err := s.settleClaims(ctx, tried, at, at, "was not fired before the schedule was changed", &claims); err != nil {
-		return err
-	}
-	return s.markAlone(ctx, &claims, why)
-}
-
 // take decides one occurrence. If it is refused for a reason that may pass, it is to be tried again, unless the pass settles.
 func (s *Service) take(ctx context.Context, sc *stored, one step, settles bool, d *decisions) (again bool, err error) {
 	now := s.cfg.Now()
 	fire, op, err := s.decide(ctx, sc, one, now)
-	if err != nil && one.fire && passing(err) {
+	switch {
+	case errors.Is(err, ledger.ErrClaimConflict): // Before passing: to a client, it would be an error of the server.
+		return false, errors.Join(tablestore.ErrConflict, err)
+	case err != nil && one.fire && passing(err):
 		if !settles {
 			sc.tryAgain(one.at, now, reason(err))
 			return true, nil
@@ -275,7 +253,7 @@ func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Tim
 		fire.Outcome, fire.Detail = Missed, one.detail
 		return s.settle(ctx, sc.id, fireRow(one.at), &fire)
 	}
-	return s.submit(ctx, sc, &ledger.OccurrenceClaim{Row: fireRow(one.at)}, &fire)
+	return s.submit(ctx, sc, &ledger.OccurrenceClaim{Row: fireRow(one.at), With: sc.asRead}, &fire)
 }
 
 // submit accepts the command of an occurrence under the claim, and sets its columns. A refusal that does not pass becomes the

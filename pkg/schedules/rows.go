@@ -99,9 +99,12 @@ var (
 type stored struct {
 	head
 
-	id  string
-	tag tablestore.ETag
-	def Definition // of the current version; not read of a deleted schedule
+	id string
+	// asRead writes HEAD unchanged, as it was read or written last. Each claim of an occurrence is written with it:
+	//
+	//	invariant: whoever has not seen the newest change of HEAD claims nothing
+	asRead *tablestore.Op // nil before HEAD exists
+	def    Definition     // of the current version; not read of a deleted schedule
 	// asOf is what the clock showed before HEAD was read, or written. What comes due later is not to be decided by this HEAD:
 	// the schedule may have been stopped by then.
 	asOf time.Time
@@ -198,7 +201,7 @@ func (s *Service) loadHead(ctx context.Context, id string) (*stored, error) {
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, ErrNotFound
 	}
-	sc.tag = row.ETag
+	sc.asRead = &tablestore.Op{Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag, Properties: row.Properties}
 	if err == nil {
 		err = headCodec.Decode(&row, &sc.head)
 	}
@@ -283,9 +286,9 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if sc.relist {
 		change.Pre = append(change.Pre, tablestore.Stage{{s.listLost(sc)}})
 	}
-	op := tablestore.Op{Verb: tablestore.Replace, Key: s.key(sc.id, rowHead), ETag: sc.tag, Properties: headCodec.Encode(&sc.head, nil)}
-	if sc.tag == "" {
-		op.Verb = tablestore.Insert
+	op := tablestore.Op{Verb: tablestore.Insert, Key: s.key(sc.id, rowHead), Properties: headCodec.Encode(&sc.head, nil)}
+	if sc.asRead != nil {
+		op.Verb, op.ETag = tablestore.Replace, sc.asRead.ETag
 	}
 	change.Commit = append(tablestore.Batch{op}, rows...)
 	if old.EntryNonce != "" {
@@ -295,7 +298,8 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if err != nil {
 		return fmt.Errorf("change schedule %s: %w", sc.id, err)
 	}
-	sc.tag, sc.asOf, sc.relist = applied.ETags[op.Key], sc.UpdatedAt, false // An entry that is left is deleted when it fires.
+	op.Verb, op.ETag = tablestore.Replace, applied.ETags[op.Key]
+	sc.asRead, sc.asOf, sc.relist = &op, sc.UpdatedAt, false // An entry that is left is deleted when it fires.
 	return nil
 }
 

@@ -30,11 +30,11 @@ type pass struct {
 	steps []step
 }
 
-// due returns what is to be done at that time. Occurrences are due until now, or earlier with their jitter; with
-// settle until the end, without jitter: those after now are missed then.
+// due returns what is to be done at that time. Occurrences are due once their jitter is over, or at their time if all is to be
+// settled before a change.
 //
 //	invariant: the occurrences of a pass are consecutive, and the first is head.Next
-func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle time.Duration) (p pass) {
+func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle bool) (p pass) {
 	def, next := &sc.def, sc.Next
 	horizon := now.Add(-max(def.CatchUp.Window, startWindow)).Truncate(time.Second)
 	if !next.IsZero() && !next.After(horizon) && !next.Equal(sc.Trying) {
@@ -42,9 +42,8 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle time.Duratio
 		next, _ = cal.Next(horizon)
 	}
 	var times []time.Time
-	end := now.Add(settle)
-	for !next.IsZero() && !next.After(end) {
-		if settle == 0 && next.Add(calendar.Jitter(sc.id, next, def.Jitter)).After(now) {
+	for !next.IsZero() && !next.After(now) {
+		if !settle && next.Add(calendar.Jitter(sc.id, next, def.Jitter)).After(now) {
 			break
 		}
 		times = append(times, next)
@@ -58,8 +57,6 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle time.Duratio
 		switch age := now.Sub(at); {
 		case at.Equal(sc.Trying) && !now.Before(sc.tryUntil(cal)):
 			one.detail = "was refused until its start window was over: " + sc.TryDetail
-		case age < 0:
-			one.detail = "came while the schedule was stopped"
 		case age <= onTime, at.Equal(sc.Trying):
 			one.fire = true
 		case age > def.CatchUp.Window: // It may have been within the window at an earlier try.

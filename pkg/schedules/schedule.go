@@ -189,5 +189,5 @@ type Fire struct {
 // Late returns how long after its time the occurrence was decided.
 func (f *Fire) Late() time.Duration { return max(0, f.DecidedAt.Sub(f.ScheduledFor)) }
 
-// stopped reports whether the occurrence was missed because an operator stopped the schedule just before it: nothing is wrong then.
+// stopped reports whether the occurrence was missed because an operator changed the schedule before its time: nothing is wrong then.
 func (f *Fire) stopped() bool { return f.Outcome == Missed && f.DecidedAt.Before(f.ScheduledFor) }

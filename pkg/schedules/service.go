@@ -27,8 +27,6 @@ type Config struct {
 	Commands *commands.Service
 	// Ledger holds the jobs. Required.
 	Ledger *ledger.Ledger
-	// Tolerance is by how much the clocks of two processes may differ. Optional. Defaults to 5 s.
-	Tolerance time.Duration
 	// Build names the program, as a text that is greater for a newer one: a newer build than the one that computed the next
 	// occurrence computes it again. Optional.
 	Build string
@@ -55,7 +53,6 @@ func New(cfg Config) (*Service, error) {
 		return nil, errors.New("schedules: Store, Commands and Ledger are required")
 	}
 	tables := cfg.Ledger.Tables()
-	cfg.Tolerance = cmp.Or(cfg.Tolerance, 5*time.Second)
 	if cfg.Entropy == nil {
 		cfg.Entropy = rand.Reader
 	}
@@ -178,10 +175,9 @@ func (s *Service) landed(ctx context.Context, sc *stored, err error) bool {
 	return err == nil && now.Operation == sc.Operation
 }
 
-// change decides what is due, and then changes HEAD as the function says, which returns the rows to write with it. settle says how
-// far ahead of now occurrences are decided.
+// change decides what is due or claimed, and then changes HEAD as the function says, which returns the rows to write with it.
 func (s *Service) change(
-	ctx context.Context, c *Change, settle time.Duration, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
+	ctx context.Context, c *Change, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
 ) (*stored, error) {
 	sc, err := s.find(ctx, c.TenantID, c.Name)
 	if err != nil {
@@ -191,6 +187,7 @@ func (s *Service) change(
 		return nil, ErrRevConflict
 	}
 	rev := sc.Rev
+	var ahead decisions
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
 		if sc, err = s.load(ctx, sc.id); err != nil {
 			return err
@@ -201,7 +198,10 @@ func (s *Service) change(
 		case sc.Rev != rev:
 			return ErrRevConflict
 		}
-		if err := s.settleDue(ctx, sc, settle); err != nil {
+		if err := s.settleDue(ctx, sc); err != nil {
+			return err
+		}
+		if ahead, err = s.settleAhead(ctx, sc); err != nil {
 			return err
 		}
 		now := sc.asOf // What came due since then is of the schedule as it is after the change.
@@ -213,7 +213,7 @@ func (s *Service) change(
 		if now.After(sc.Last) {
 			sc.Last = now
 		}
-		err = s.commit(ctx, sc, time.Time{}, rows...)
+		err = s.commit(ctx, sc, time.Time{}, append(rows, ahead.rows...)...)
 		switch {
 		case s.landed(ctx, sc, err):
 			return nil
@@ -225,17 +225,31 @@ func (s *Service) change(
 	if err != nil {
 		return nil, err
 	}
+	s.observe(sc, &ahead)
 	return sc, nil
 }
 
+// settleAhead decides the occurrences after Last that are claimed: a process whose clock is ahead may be firing them. No pass may
+// come to them after the change, and once that is committed, nobody claims more by the HEAD before it.
+func (s *Service) settleAhead(ctx context.Context, sc *stored) (ahead decisions, err error) {
+	from, to := sc.Last.Add(time.Millisecond), time.UnixMilli(maxMillis)
+	err = s.settleClaims(ctx, sc, from, to, "was not fired before the schedule was changed", &ahead)
+	for i := range ahead.fires {
+		if at := ahead.fires[i].ScheduledFor; at.After(sc.Last) {
+			sc.Last = at
+		}
+	}
+	return ahead, err
+}
+
 // settleDue decides what is due, so that a change of the schedule does not lose it.
-func (s *Service) settleDue(ctx context.Context, sc *stored, settle time.Duration) error {
+func (s *Service) settleDue(ctx context.Context, sc *stored) error {
 	cal, err := calendar.Parse(sc.def.Spec)
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", sc.id, err)
 	}
-	for sc.State == Active && !sc.Next.After(sc.asOf.Add(settle)) {
-		if err := s.pass(ctx, sc, cal, settle); err != nil {
+	for sc.State == Active && !sc.Next.After(sc.asOf) {
+		if err := s.pass(ctx, sc, cal, true); err != nil {
 			return err
 		}
 	}
@@ -259,9 +273,6 @@ func (sc *stored) stop(state State) {
 	sc.Trying, sc.TryingSince, sc.Tries, sc.TryDetail = time.Time{}, time.Time{}, 0, ""
 }
 
-// settleNow is the least time ahead of now for which occurrences are decided before a change.
-const settleNow = time.Millisecond
-
 // Edit replaces the definition, whose tenant and name are those of the change. What was due is decided first. An edit to the
 // definition that the schedule has changes nothing, so that it can be repeated. It returns [ErrNotFound], [ErrRevConflict], and
 // the errors of Create.
@@ -276,37 +287,24 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 	} else if (change.Rev == 0 || change.Rev == now.Rev) && now.State != Completed && now.def.equals(&def) {
 		return now.view(), nil
 	}
-	var ahead decisions
-	sc, err := s.change(ctx, &change, settleNow, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
-		// A process whose clock is ahead may be firing an occurrence that the new definition does not have.
-		ahead = decisions{}
-		detail := "was not fired before the schedule was changed"
-		if err := s.settleClaims(ctx, sc, sc.Last.Add(time.Millisecond), now.Add(s.cfg.Tolerance), detail, &ahead); err != nil {
-			return nil, err
-		}
-		for i := range ahead.fires {
-			if at := ahead.fires[i].ScheduledFor; at.After(sc.Last) {
-				sc.Last = at
-			}
-		}
+	sc, err := s.change(ctx, &change, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
 		sc.def, sc.Version, sc.UpdatedAt = def, sc.Version+1, now
 		if sc.State != Paused {
 			sc.begin(cal, now)
 			sc.Build = s.cfg.Build
 		}
-		return append(ahead.rows, s.writeVersion(sc, change.Actor)), nil
+		return []tablestore.Op{s.writeVersion(sc, change.Actor)}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.observe(sc, &ahead)
 	return sc.view(), nil
 }
 
 // Pause stops a schedule. What was due is decided first, and what is due while it is paused is not caught up. To pause a
 // paused schedule changes nothing. It returns [ErrNotFound], [ErrRevConflict], and [ErrState] if the schedule is completed.
 func (s *Service) Pause(ctx context.Context, change Change) (*Schedule, error) {
-	return s.turn(ctx, &change, Paused, s.cfg.Tolerance, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
+	return s.turn(ctx, &change, Paused, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
 		if sc.State == Completed {
 			return nil, ErrState
 		}
@@ -317,7 +315,7 @@ func (s *Service) Pause(ctx context.Context, change Change) (*Schedule, error) {
 
 // Resume starts a paused schedule with the first occurrence after now. Its errors are those of Pause.
 func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) {
-	return s.turn(ctx, &change, Active, 0, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+	return s.turn(ctx, &change, Active, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
 		cal, err := calendar.Parse(sc.def.Spec)
 		if err != nil || sc.State != Paused {
 			return nil, cmp.Or(err, ErrState)
@@ -341,7 +339,7 @@ func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) 
 
 // turn changes the state, unless the schedule has it.
 func (s *Service) turn(
-	ctx context.Context, c *Change, state State, settle time.Duration, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
+	ctx context.Context, c *Change, state State, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
 ) (*Schedule, error) {
 	sc, err := s.find(ctx, c.TenantID, c.Name)
 	if err != nil {
@@ -350,7 +348,7 @@ func (s *Service) turn(
 	if sc.State == state && (c.Rev == 0 || c.Rev == sc.Rev) {
 		return sc.view(), nil
 	}
-	if sc, err = s.change(ctx, c, settle, apply); err != nil {
+	if sc, err = s.change(ctx, c, apply); err != nil {
 		return nil, err
 	}
 	return sc.view(), nil
@@ -358,7 +356,7 @@ func (s *Service) turn(
 
 // Delete deletes a schedule. Its jobs go on. It returns [ErrNotFound] and [ErrRevConflict].
 func (s *Service) Delete(ctx context.Context, change Change) error {
-	sc, err := s.change(ctx, &change, s.cfg.Tolerance, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
+	sc, err := s.change(ctx, &change, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
 		sc.stop(Deleted)
 		return nil, nil
 	})

@@ -270,7 +270,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 // openSchedules opens the schedules and what fires them.
 func (s *Server) openSchedules() (err error) {
 	if s.uses.Schedules, err = schedules.New(schedules.Config{
-		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands, Tolerance: s.cfg.ClockTolerance,
+		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands,
 		Build: s.cfg.Build, Observe: s.meters.observeOccurrence,
 	}); err != nil {
 		return err

@@ -1,0 +1,195 @@
+package schedules_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/schedules"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// A process whose clock is ahead comes to an occurrence that no pass of the changed schedule comes to. If it claims it before the
+// change, and has not accepted the command yet, the change decides it; after the change it claims nothing.
+func TestSchedule_AChangeLeavesNoClaimOfAProcessWhoseClockIsAhead(t *testing.T) {
+	t.Parallel()
+	hourly := minutely()
+	hourly.Every = time.Hour
+	for verb, act := range map[string]func(h *house) error{
+		"edit":   func(h *house) error { _, err := h.ctl.Edit(h.t.Context(), nightly, hourly); return err },
+		"pause":  func(h *house) error { _, err := h.ctl.Pause(h.t.Context(), nightly); return err },
+		"delete": func(h *house) error { return h.ctl.Delete(h.t.Context(), nightly) },
+	} {
+		wantRows := func(t *testing.T, h *house, sc *schedules.Schedule, want ...string) {
+			t.Helper()
+			query := tablestore.Query{Table: "luciuscron", Partition: sc.ID, From: "FIRE:", To: "FIRE;"}
+			rows, err := tablestore.ScanAll(t.Context(), h.jobs.Store, query)
+			var got []string
+			for i := range rows {
+				got = append(got, rows[i].Properties.Get("outcome").String())
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("the occurrences are %q, want %q (%v)", got, want, err)
+			}
+		}
+		t.Run("the claim comes before the "+verb, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				sc := h.create(minutely())
+				time.Sleep(30 * time.Second)
+				claim := schedules.Fire{
+					ScheduledFor: sc.CreatedAt.Add(time.Minute), Outcome: schedules.Claimed, Version: 1,
+					JobID: "0197f0c2-0000-7000-8000-000000000000", DecidedAt: time.Now(),
+				}
+				row := tablestore.Join("FIRE", tablestore.Pad(9_999_999_999_999-claim.ScheduledFor.UnixMilli(), 13))
+				key := tablestore.Key{Table: "luciuscron", Partition: sc.ID, Row: row}
+				h.jobs.Put(key, tablestore.NewCodec[schedules.Fire]().Encode(&claim, nil))
+				if err := act(h); err != nil {
+					t.Fatal(err)
+				}
+				wantRows(t, h, sc, "missed")
+			})
+		})
+		t.Run("the claim comes after the "+verb, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				sc := h.create(minutely())
+				time.Sleep(30 * time.Second)
+				slow := &slowReads{Store: h.jobs.Store, stand: func() {
+					if err := act(h); err != nil {
+						t.Error(err)
+					}
+				}}
+				fast := h.beside(slow)
+				fast.open(schedules.Config{Store: slow, Now: func() time.Time { return tablestore.Now().Add(time.Minute) }})
+				due, _, err := fast.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+				if err != nil || len(due) != 1 {
+					t.Fatalf("due: %v (%v)", due, err)
+				}
+				if _, err = fast.ctl.Act(t.Context(), due[0]); !errors.Is(err, tablestore.ErrConflict) {
+					t.Errorf("the process whose clock is ahead: %v", err)
+				}
+				wantRows(t, h, sc)
+				if jobs := h.jobs.LiveJobs(); len(jobs) != 0 {
+					t.Errorf("jobs after the %s: %v", verb, jobs)
+				}
+			})
+		})
+	}
+}
+
+func TestSchedule_ChangesDecideWhatIsDueFirst(t *testing.T) {
+	t.Parallel()
+	change := schedules.Change{TenantID: "acme", Name: "nightly", Actor: "ops"}
+	for name, act := range map[string]func(h *house) error{
+		"edit": func(h *house) error {
+			def := minutely()
+			def.Every = time.Hour
+			_, err := h.ctl.Edit(h.t.Context(), change, def)
+			return err
+		},
+		"pause": func(h *house) error {
+			_, err := h.ctl.Pause(h.t.Context(), change)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				time.Sleep(time.Minute + time.Second)
+				if err := act(h); err != nil {
+					t.Fatal(err)
+				}
+				h.run(2 * time.Minute)
+				h.want(fired)
+				if version := h.history()[0].Version; version != 1 {
+					t.Errorf("the occurrence was fired by version %d", version)
+				}
+			})
+		})
+	}
+}
+
+// A pause says nothing of what comes after it: a pause that fails then, or is resumed before, would have lost it.
+func TestSchedule_APauseDecidesNothingThatIsNotDue(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		time.Sleep(57 * time.Second)
+		if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		h.want()
+		if _, err := h.ctl.Resume(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		h.run(4 * time.Second)
+		h.want(fired)
+		if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		h.run(3 * time.Minute)
+		if _, err := h.ctl.Resume(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		h.run(time.Minute)
+		h.want(fired, missed, fired)
+		h.wantLosses() // An operator wanted it so.
+	})
+}
+
+// A process that stands still after it read a schedule does not fire what comes due later: the schedule may have been paused by then.
+func TestSchedule_FiresNothingThatCameDueAfterItWasRead(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		time.Sleep(time.Minute)
+		due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 1, "")
+		if err != nil || len(due) != 1 {
+			t.Fatalf("due: %v (%v)", due, err)
+		}
+		slow := h.beside(&slowReads{Store: h.jobs.Store, stand: func() {
+			if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(3 * time.Minute)
+		}})
+		if _, err := slow.ctl.Act(t.Context(), due[0]); !errors.Is(err, tablestore.ErrConflict) {
+			t.Errorf("the slow process: %v", err)
+		}
+		if h.want(fired); len(h.jobs.LiveJobs()) != 1 {
+			t.Errorf("%d jobs of a schedule that was paused after the first", len(h.jobs.LiveJobs()))
+		}
+	})
+}
+
+// A process may stand still before it reads its clock. No occurrence counts as decided because of that.
+func TestSchedule_AChangeThatStandsStillLosesNothing(t *testing.T) {
+	t.Parallel()
+	for n := range 8 {
+		t.Run(fmt.Sprint("at reading ", n), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				slow, readings := h.beside(h.jobs.Store), 0
+				slow.open(schedules.Config{Store: h.jobs.Store, Now: func() time.Time {
+					if readings++; readings == n+1 {
+						time.Sleep(61 * time.Second)
+					}
+					return tablestore.Now()
+				}})
+				other := minutely()
+				other.Every = time.Hour
+				if sc, err := slow.ctl.Edit(t.Context(), nightly, other); err != nil {
+					t.Error(err)
+				} else if decided := len(h.history()); decided != int(sc.Last.Sub(sc.CreatedAt)/time.Minute) {
+					t.Errorf("%d occurrences are in the history of a schedule that decided them from %s until %s", decided, sc.CreatedAt, sc.Last)
+				}
+			})
+		})
+	}
+}
