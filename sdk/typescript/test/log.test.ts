@@ -14,6 +14,7 @@ async function logged(handler: Handler, options: Parameters<typeof queue>[1] = {
   const keep = (level: string) => (message: string, { duration, stack, ...fields }: Fields) => {
     assert.match(String(duration ?? "1.0s"), /^(\d\.\d{3}|\d+\.\d)s$/);
     for (const [name, value] of Object.entries(fields)) if (value === server.url) fields[name] = "SERVER";
+    if (message === "last claim unanswered") return; // On a machine that pauses while the worker stops.
     lines.push([level, message, { ...fields, ...(stack ? { stack: String(stack).split("\n")[0]! } : {}) }]);
   };
   const logger: Logger = { info: keep("info"), warn: keep("warn"), error: keep("error") };
@@ -80,9 +81,10 @@ test("a refused report", async () => {
 test("a lost lease", async () => {
   let lost = () => {};
   const until = new Promise<void>((resolve) => (lost = resolve));
-  const { lines } = await logged(({ cancelled }) => new Promise((resolve) => {
-    cancelled.addEventListener("abort", () => (lost(), resolve()));
-  }), { seconds: 1, beat: { lease: undefined } }, { until });
+  const { lines } = await logged((task) => new Promise((resolve) => {
+    task.cancelled.addEventListener("abort", () => (lost(), resolve()));
+    task.progress(0.5); // It is sent at once, with a heartbeat.
+  }), { beat: { lease: undefined } }, { until });
   const error = "the item was taken from the worker";
   assert.deepEqual(lines, [
     ["warn", "lease lost", { ...task, error }],
@@ -131,7 +133,12 @@ test("a busy server", async () => {
 test("a stop without a server", async () => {
   let tried = () => {};
   const until = new Promise<void>((resolve) => (tried = resolve));
-  const instead = ({ path }: Asked): Answer | undefined => (path.endsWith(":complete") ? (tried(), { status: 0 }) : undefined);
+  let tries = 0;
+  const instead = ({ path }: Asked): Answer | undefined => {
+    if (!path.endsWith(":complete")) return undefined;
+    if (++tries > 1) tried(); // So the worker has noticed that the first one had no answer.
+    return { status: 0 };
+  };
   const { lines } = await logged(() => {}, { instead }, { until, grace: 0.1 });
   const said = lines.map(([level, message, { error: _, ...fields }]) => [level, message, fields]);
   assert.deepEqual(said, [

