@@ -164,11 +164,11 @@ class Calls(Scripted):
             client.wait("j1", timeout=0)
 
     def test_a_wait_ends_in_time_without_a_server(self):
-        client, fake = self.serve((503, {"code": "store_unavailable"}))
+        _, fake = self.serve((503, {"code": "store_unavailable"}))
         begun = time.monotonic()
-        with self.assertRaisesRegex(UnavailableError, "store_unavailable"):
+        with Client(fake.url, retry_for=600) as client, self.assertRaisesRegex(UnavailableError, "store_unavailable"):
             client.wait("j1", timeout=0.1)
-        self.assertLess(time.monotonic() - begun, 20)
+        self.assertLess(time.monotonic() - begun, 300)
 
     def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):
         client, fake = self.serve((200, job(state="IN_PROGRESS")))
@@ -414,7 +414,7 @@ class Async(Scripted):
     def test_a_cancelled_wait_ends(self):
         def answer(request):
             if request.query:  # It waits for the end of the job.
-                release.wait(60)
+                release.wait(600)
             return 200, job(state="IN_PROGRESS")
         release = threading.Event()
         fake = Fake(answer)
@@ -425,5 +425,5 @@ class Async(Scripted):
             async with AsyncClient(fake.url, parallel=1) as client:
                 with self.assertRaises(asyncio.TimeoutError):
                     await asyncio.wait_for(client.wait("j1"), 0.1)
-                await asyncio.wait_for(client.get("j1"), 20)  # It has the only thread.
+                await asyncio.wait_for(client.get("j1"), 300)  # It has the only thread.
         asyncio.run(story())

@@ -42,7 +42,8 @@ class Log(unittest.TestCase):
         for record in logged.records:
             line = record.getMessage().replace(queue.url, "SERVER")
             line = re.sub(r"duration=(\d\.\d{3}|\d+\.\d)s", "duration=…", line)
-            lines.append(f"{record.levelname} {line}")
+            if not line.startswith("last claim unanswered "):  # On a machine that pauses while the worker stops.
+                lines.append(f"{record.levelname} {line}")
         self.records = logged.records
         self.assertEqual(lines.pop(0), "INFO worker started owner=worker-7 services=extract steps=EXTRACT server=SERVER parallel=4")
         return lines
@@ -99,19 +100,25 @@ class Log(unittest.TestCase):
         lost = threading.Event()
 
         def handler(task):
+            task.progress(0.5)  # It is sent at once, with a heartbeat.
             task.cancelled.wait(60)
             lost.set()
-        lines = self.logged(Queue({}, lease=1, beat={"lease": None}), handler, until=lost)
+        lines = self.logged(Queue({}, beat={"lease": None}), handler, until=lost)
         self.assertEqual(lines, [
             f'WARNING lease lost {TASK} error="the item was taken from the worker"',
             f'INFO task ended {TASK} duration=… outcome=lease_lost error="the item was taken from the worker"',
         ])
 
     def test_an_outage(self):
-        queue, away = Queue({}), [1] * 5
+        queue, away, waiting = Queue({}), [1] * 5, threading.Event()
         real = queue.answer
-        queue.answer = lambda request: (0, b"") if away and away.pop() else real(request)
-        lines = self.logged(queue, lambda task: None)
+
+        def answer(request):
+            if request.path == "/v1/work:claim" and request.body["wait_seconds"]:
+                waiting.set()
+            return (0, b"") if away and away.pop() else real(request)
+        queue.answer = answer
+        lines = self.logged(queue, lambda task: waiting.wait(60) and None)
         self.assertRegex(lines.pop(0), r"^WARNING server unreachable server=SERVER error=\"POST /v1/work:claim: ")
         self.assertEqual(lines, [
             "INFO server reachable server=SERVER duration=…", f"INFO task ended {TASK} duration=… outcome=succeeded",
@@ -151,9 +158,17 @@ class Log(unittest.TestCase):
         ])
 
     def test_a_stop_without_a_server(self):
-        queue, tried = Queue({}), threading.Event()
+        queue, tries, tried = Queue({}), [], threading.Event()
         real = queue.answer
-        queue.answer = lambda request: (0, b"") if request.path.endswith(":complete") and not tried.set() else real(request)
+
+        def answer(request):
+            if not request.path.endswith(":complete"):
+                return real(request)
+            tries.append(request)
+            if len(tries) > 1:  # So the worker has noticed that the first one had no answer.
+                tried.set()
+            return 0, b""
+        queue.answer = answer
         lines = self.logged(queue, lambda task: None, until=tried, grace=0.1)
         self.assertEqual(sorted(line.partition(" error=")[0] for line in lines), [
             f"INFO task ended {TASK} duration=… outcome=not_sent", f"WARNING result not sent {TASK}",
