@@ -111,6 +111,19 @@ test("the focus goes on to what is beside it when what has it is gone", async (t
   await api.work("extract");
   await page.waitForFunction(() => document.activeElement.textContent === "extract");
   assert.equal(await row.locator("[data-label=ready] a").count(), 0, "a count of 0 is no link");
+
+  // A link that is hidden takes no focus, so it goes on to another one.
+  await api.submit();
+  await row.locator("[data-label=ready] a").focus();
+  await page.evaluate(() => {
+    const hidden = new CSSStyleSheet();
+    hidden.replaceSync('main a[href="/ui/services/extract"] { display: none }');
+    document.adoptedStyleSheets.push(hidden);
+    globalThis.ready = document.activeElement;
+  });
+  await api.work("extract");
+  await page.waitForFunction(() => document.activeElement !== globalThis.ready);
+  assert.ok(await page.evaluate(() => document.activeElement.matches("main a")), "another link has the focus");
 });
 
 // Over HTTP/1 a browser opens six connections to a server.

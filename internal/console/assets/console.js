@@ -100,16 +100,21 @@
   for (const end of ["pointerup", "pointercancel", "dragend", "contextmenu"]) window.addEventListener(end, released, true);
   window.addEventListener("blur", released); // Not of an element, which loses the focus to what is pressed.
   window.addEventListener("pointermove", (event) => { if (pressed && event.buttons === 0) released(); }, true);
-  // What had the focus may be gone from the new rendering, as the link of a count that is 0 now.
-  // The focus goes on to the first link of what is left around it, at the end to the page.
+  // What had the focus may be gone from the new rendering, as the link of a count that is 0 now, or
+  // may have lost it to a move. The focus goes on to the first link that takes it in what is left
+  // around it, at the end to the page.
   const holdingFocus = (listener) => (event) => {
     const around = [];
     for (let at = document.activeElement; at; at = at.parentElement) around.push(at);
     listener(event);
     const main = document.getElementById("main");
-    if (around[0]?.isConnected || !around.includes(main)) return;
-    const link = (at) => main.contains(at) && at.querySelector("a[href]");
-    (link(around.find(link)) || main).focus({ preventScroll: true });
+    if (!around.includes(main) || document.activeElement !== document.body) return;
+    const takes = (at) => {
+      at.focus({ preventScroll: true });
+      return document.activeElement === at;
+    };
+    // Not each link does: one may be hidden, as in details that are closed.
+    if (!takes(around[0]) && !around.some((at) => main.contains(at) && [...at.querySelectorAll("a[href]")].some(takes))) takes(main);
   };
   // A view is the new lines of the page, and between them ranges of those that stay.
   let lines = [];
