@@ -9,6 +9,17 @@ import { launch, patience } from "./chromium.js";
 let shared;
 after(async () => (await shared)?.close());
 
+// away is what pages report of a server that stops, is away, and starts again.
+export const away = /ERR_CONNECTION|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_EMPTY_RESPONSE|status of 503/;
+
+// follow does what leads to another page, and waits until that and its script are there: links and
+// buttons that are used before do what they do without script.
+export async function follow(page, act) {
+  await page.evaluate(() => { globalThis.left = true; });
+  await act();
+  await page.waitForFunction(() => !globalThis.left && document.readyState === "complete");
+}
+
 // openPage opens a page with an empty profile. The test fails if the page reports an error,
 // asks another host for something, or breaks its content security policy. Options are those
 // of a browser context, and `expected`: what errors may say that belong to the test. The

@@ -13,6 +13,10 @@ import { patience } from "./chromium.js";
 
 const binary = process.env.LUCIUS;
 
+// loopback is an address of this process alone, from 127.0.0.0/8. A server that starts again needs its port,
+// which on 127.0.0.1 another server or a connection may have taken.
+const loopback = [127, (process.pid >> 16) + 1, (process.pid >> 8) & 255, process.pid & 255].join(".");
+
 // serve starts a server on a folder of its own, with more flags than the usual ones. It
 // ends with the test.
 export async function serve(t, ...flags) {
@@ -32,7 +36,7 @@ export async function serve(t, ...flags) {
 // Server is a server process, which may be stopped and started again on the same address.
 class Server {
   constructor(dir, flags) {
-    Object.assign(this, { dir, flags, address: "127.0.0.1:0", log: "", pages: [] });
+    Object.assign(this, { dir, flags, address: `${loopback}:0`, log: "", pages: [] });
   }
 
   get url() {
@@ -80,14 +84,14 @@ export function tokens(t, callers) {
   return { flags: ["--auth-file", file], ...made };
 }
 
-// eventually returns what the function returns as soon as that is true.
-export async function eventually(what, look) {
-  for (const end = Date.now() + patience; Date.now() < end;) {
+// eventually returns what the function returns as soon as that is true. Work in bulk may be given more time.
+export async function eventually(what, look, within = patience) {
+  for (const end = Date.now() + within; Date.now() < end;) {
     const found = await look();
     if (found) return found;
     await new Promise((resume) => { setTimeout(resume, 50); });
   }
-  throw new Error(`not so after ${patience / 1000} s: ${what}`);
+  throw new Error(`not so after ${within / 1000} s: ${what}`);
 }
 
 // Client calls the API as applications, workers and operators do.
