@@ -97,7 +97,8 @@ const misspelt = "the server answered 422 payload_invalid: /payload/words is req
 // of every operation that changes something is lost.
 func story(t *testing.T, sdk *sdk, all []operation) map[string]bool {
 	t.Helper()
-	site := newSite(t)
+	// No lease ends in the story, but it hears of a cancellation with the next heartbeat, after a third of one.
+	site := newSite(t, "--lease-duration", "30s", "--ack-timeout", "1m")
 	used := map[string]bool{}
 	site.proxy.lose = func(method, path string) bool {
 		for _, o := range all {
