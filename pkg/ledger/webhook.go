@@ -133,8 +133,9 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 // webhooks, for an attempt at once.
 func WebhookEntries(ended *statemachine.Job) []Entry {
 	entries := make([]Entry, len(ended.CallbackURLs))
+	target := statemachine.Target{TenantID: ended.TenantID, ProtocolID: ended.ProtocolID}
 	for i := range entries {
-		entries[i] = Entry{Kind: Webhook, Due: ended.CompletedAt, JobID: ended.ID, Nonce: strconv.Itoa(i)}
+		entries[i] = Entry{Kind: Webhook, Due: ended.CompletedAt, JobID: ended.ID, Nonce: strconv.Itoa(i), Target: target}
 	}
 	return entries
 }

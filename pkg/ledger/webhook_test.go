@@ -86,6 +86,16 @@ func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 	})
 }
 
+func TestWebhookEntries_NameTheTenantForTheLog(t *testing.T) {
+	t.Parallel()
+	job := &statemachine.Job{ID: "j1", TenantID: "tenant_a", CallbackURLs: []string{"https://a.example", "https://b.example"}}
+	for _, entry := range ledger.WebhookEntries(job) {
+		if want := (statemachine.LogFields{JobID: "j1", TenantID: "tenant_a"}); entry.Fields() != want {
+			t.Errorf("fields %+v, want %+v", entry.Fields(), want)
+		}
+	}
+}
+
 func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
