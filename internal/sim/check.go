@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // The names of the tables.
@@ -59,6 +60,8 @@ type checker struct {
 	unlooked   []string             // the lines of entries that the current write deleted
 	askedAt    map[string]int       // the number of commits at the first request for each command, by its hash
 	answeredAt map[string]int       // that at the first answer with each job
+
+	webhooks webhooks
 
 	partial  bool            // a later batch of the same write changes the job, too
 	whole    bool            // several batches are applied in one write
@@ -113,7 +116,8 @@ func newChecker(w *world) *checker {
 		asked: map[string]time.Duration{},
 		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
 		entered: map[string]bool{}, lists: map[int]int{}, occurrences: map[string]string{},
-		inLine: map[string]*lineCopy{}, askedAt: map[string]int{}, answeredAt: map[string]int{},
+		webhooks: webhooks{webhookTries: webhookTries{n: map[string]int{}}, all: map[string]*notice{}, results: map[webhook.Outcome]int{}},
+		inLine:   map[string]*lineCopy{}, askedAt: map[string]int{}, answeredAt: map[string]int{},
 	}
 }
 

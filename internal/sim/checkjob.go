@@ -43,6 +43,8 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			c.takeDirective(j, w)
 		case "CALLBACK":
 			c.takeRejected(j, w)
+		case "WEBHOOK":
+			c.takeWebhook(j, w)
 		}
 	}
 	c.checkStarts(who, j, moves)

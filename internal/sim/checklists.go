@@ -29,6 +29,9 @@ func (c *checker) checkIndex(writes []write) {
 		if w.gone() {
 			row = w.old
 		}
+		if undelivered(w.op.Key) {
+			c.checkUndelivered(w)
+		}
 		switch j := c.jobs[row.Get("job_id").String()]; {
 		case j == nil || !describes(w.op.Key):
 		case w.was && w.gone() && j.exists:

@@ -94,6 +94,9 @@ func (c *checker) checkSchedule(writes []write) {
 				c.violate("dates", "the entry of the date of job %s names reservations, and may be due in a year", parts[2])
 			}
 		}
+		if len(parts) == 4 && parts[0] == string(ledger.Webhook) {
+			c.checkNoticeEntry(w, parts)
+		}
 		if !w.gone() || !w.was || !timed(parts) {
 			continue
 		}
@@ -120,6 +123,7 @@ func timed(parts []string) bool {
 // checkEnd checks that the post-commit work of a job's end is done before the last entry that
 // would repeat it is deleted.
 func (c *checker) checkEnd(j *job) {
+	c.checkAnnounced(j)
 	slot := c.rows[tablestore.Key{Table: tableSchedule, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
 		c.violate("slot", "job %s has ended, its slot is taken, and no entry would free it", j.id)

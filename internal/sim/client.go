@@ -44,6 +44,10 @@ func (w *world) startActors() {
 		planner := w.visitor("planner")
 		w.actors.Go(planner.plan)
 	}
+	if w.scenario.announced {
+		courier := w.visitor("courier")
+		w.actors.Go(courier.deliver)
+	}
 	n := 0
 	work := func(manner func(*visitor)) {
 		n++
@@ -131,6 +135,9 @@ func (w *world) body(c *command) fields {
 	}
 	if tags != nil {
 		body["tags"] = tags
+	}
+	if urls := w.callbacks(c.hash()); urls != nil {
+		body["callback_urls"] = urls
 	}
 	maps.Copy(body, w.dates(c.hash()))
 	maps.Copy(body, w.order(c.hash()))

@@ -13,9 +13,9 @@
 //	                                    ▼
 //	     driver ── one seeded source ── which call is next, and its fault
 //	                                    │
-//	                         store ◀────┴────▶ bus
+//	                         store ◀────┴────▶ bus, receivers of webhooks
 //	                                    │
-//	                                 checker ── checks each write, publish and
+//	                                 checker ── checks each write, publish, webhook and
 //	                                            answer against the invariants
 //
 // The code under test is the program's own; the store, the bus, the time and the
@@ -36,6 +36,10 @@
 // Every fourth seed runs in the storage layout "table". At its end, the projected rows
 // must agree with the jobs. In a quarter of all seeds, job ids begin with random bits, as
 // on Azure.
+//
+// With a bit of their own, seeds have lines of jobs ([Ordered]), schedules ([Scheduled]) or
+// webhooks ([Announced]). Receivers of webhooks refuse them, are slow, are down for a while, or
+// answer in vain; an operator replays what was given up.
 //
 // Run one seed with
 //

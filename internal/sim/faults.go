@@ -44,13 +44,13 @@ func (f Fault) strikes(v verb) bool {
 	case FailBefore:
 		return v != verbLook
 	case FailAfter:
-		return v == verbCommit || v == verbPublish
+		return v == verbCommit || v == verbPublish || v == verbSend
 	case LateWrite:
-		return v == verbCommit
+		return v == verbCommit || v == verbSend
 	case CrashBefore, CrashAfter:
-		return v == verbGet || v == verbScan || v == verbCommit || v == verbPublish
+		return v == verbGet || v == verbScan || v == verbCommit || v == verbPublish || v == verbSend
 	case SlowReply:
-		return v == verbGet || v == verbScan || v == verbCommit
+		return v == verbGet || v == verbScan || v == verbCommit || v == verbSend
 	case ShortPage:
 		return v == verbScan
 	case Rejected:

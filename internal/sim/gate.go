@@ -24,6 +24,7 @@ const (
 	verbRequest verb = "request" // a visitor sends a request to a replica
 	verbReply   verb = "reply"   // the replica answers
 	verbReceive verb = "receive" // a worker receives a message from the bus
+	verbSend    verb = "send"    // a replica sends a webhook
 	verbLook    verb = "look"    // a visitor learns of a job or an item
 )
 

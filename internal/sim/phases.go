@@ -114,6 +114,9 @@ func (w *world) idlePhase() {
 	if w.scenario.scheduled {
 		passes += int(idleTime / sweepInterval)
 	}
+	if w.scenario.announced {
+		passes += int(idleTime / sweepInterval)
+	}
 	if w.scenario.pauses {
 		passes += int(idleTime / time.Second) // the gate reads changes
 	}
@@ -131,7 +134,7 @@ func (w *world) idlePhase() {
 
 // pending reports whether the driver still has something to do.
 func (w *world) pending() []string {
-	if len(w.late) > 0 || len(w.agenda) > 0 || !w.disk.next().IsZero() {
+	if len(w.late) > 0 || len(w.agenda) > 0 || !w.disk.next().IsZero() || w.scenario.announced && !w.check.webhooks.done {
 		return []string{"writes or tasks are pending"}
 	}
 	return nil
@@ -182,6 +185,14 @@ func (w *world) surplus(key tablestore.Key) string {
 		return "entry of a schedule"
 	case key.Table == tableSchedule && timed(strings.Split(key.Row, ":")):
 		return "entry"
+	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "webhook:"):
+		return "entry of a webhook"
+	case key.Table == tableLedger && strings.HasPrefix(key.Row, "WEBHOOK:") && row.Get("state").String() == "PENDING":
+		return "pending webhook"
+	case undelivered(key):
+		if j := w.check.job(row.Get("job_id").String()); !j.exists && !w.check.outlived[key.String()] {
+			return "row of a job that does not exist:"
+		}
 	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "live:"):
 		// Among explored ledgers is no reconciler, which frees a slot that a very late write has taken again.
 		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" && !w.check.excused(j) && !w.scenario.bare {

@@ -60,7 +60,8 @@ type parts struct {
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
 	counts     *search.Counts
-	schedules  *schedules.Service // nil unless the scenario has schedules
+	schedules  *schedules.Service   // nil unless the scenario has schedules
+	webhooks   *background.Webhooks // nil unless the scenario has webhooks
 	handler    http.Handler
 	loops      []loop
 }
@@ -147,6 +148,7 @@ func (p *process) open(w *world) (*parts, error) {
 		Ended: func(job *statemachine.Job) {
 			w.check.told(job)
 			made.ended.Tell(job)
+			made.offer(job)
 		},
 		Limit: func(string) int { return w.scenario.limit },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
@@ -200,6 +202,9 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	if w.scenario.limits {
 		made.loops = append(made.loops, loop{"tokens", made.gate.Run})
+	}
+	if w.scenario.announced {
+		return made, made.openWebhooks(w, p)
 	}
 	return made, nil
 }

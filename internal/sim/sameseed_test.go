@@ -28,6 +28,9 @@ func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the 
 			if n%5 == 0 {
 				seed |= sim.Scheduled
 			}
+			if n%4 == 0 {
+				seed |= sim.Announced
+			}
 			hash := sim.Run(t, seed, nil).Hash
 			if first, known := hashes[seed]; known && first != hash {
 				t.Errorf("seed %d has a different trace on %d processors", seed, processors)

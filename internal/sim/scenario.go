@@ -35,6 +35,7 @@ type scenario struct {
 	ordered       bool // two thirds of the commands have an order key
 	classed       bool // a third of the commands is bulk work, and operators change classes
 	described     bool // commands have documents and tags, and clients list jobs by them
+	announced     bool // two thirds of the commands have callback URLs, and operators replay webhooks
 	sharesOutages bool // replicas share outages of the bus
 	replicas      int
 	clients       int

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/sim"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // corpus holds the seeds that have found a defect.
@@ -32,7 +33,7 @@ func TestSim(t *testing.T) {
 		return
 	}
 	seeds := append(known(t), fresh()...)
-	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, waits: map[string]int{}, lists: map[int]int{}, begin: time.Now()}
+	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, waits: map[string]int{}, lists: map[int]int{}, sent: map[webhook.Outcome]int{}, begin: time.Now()}
 	t.Cleanup(func() { t.Log(total) })
 	var failed atomic.Bool
 	for shard := range runtime.GOMAXPROCS(0) {
@@ -97,12 +98,16 @@ func fresh() []uint64 {
 	}
 	seeds := make([]uint64, count)
 	for i := range seeds {
-		seeds[i] = *firstSeed + uint64(i)
-		if seeds[i]/32%2 == 1 { // Each kind of scenario has both.
+		n := *firstSeed + uint64(i)
+		seeds[i] = n
+		if n/32%2 == 1 { // Each kind of scenario has both.
 			seeds[i] |= sim.Ordered
 		}
-		if seeds[i]/64%4 == 1 {
+		if n/64%4 == 1 {
 			seeds[i] |= sim.Scheduled
+		}
+		if n/32%3 == 1 {
+			seeds[i] |= sim.Announced
 		}
 	}
 	return seeds
@@ -119,6 +124,7 @@ type totals struct {
 	ended   map[string]int
 	waits   map[string]int
 	lists   map[int]int
+	sent    map[webhook.Outcome]int
 }
 
 func (s *totals) add(result *sim.Result) {
@@ -135,6 +141,9 @@ func (s *totals) add(result *sim.Result) {
 	}
 	for reason, n := range result.Waits {
 		s.waits[reason] += n
+	}
+	for outcome, n := range result.Webhooks {
+		s.sent[outcome] += n
 	}
 	for jobs, n := range result.Lists {
 		s.lists[jobs] += n
@@ -161,6 +170,10 @@ func (s *totals) String() string {
 	b.WriteString("\nwaits:")
 	for _, reason := range slices.Sorted(maps.Keys(s.waits)) {
 		fmt.Fprintf(&b, " %s %d", reason, s.waits[reason])
+	}
+	b.WriteString("\nwebhooks:")
+	for _, outcome := range slices.Sorted(maps.Keys(s.sent)) {
+		fmt.Fprintf(&b, " %s %d", outcome, s.sent[outcome])
 	}
 	b.WriteString("\nlists with so many jobs:")
 	for _, jobs := range slices.Sorted(maps.Keys(s.lists)) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // Result is the result of one simulation.
@@ -31,6 +32,8 @@ type Result struct {
 	Waits map[string]int
 	// Lists is how many lists of jobs by document or tags, read to their end, had so many jobs.
 	Lists map[int]int
+	// Webhooks is the number of attempts to send webhooks, by their results.
+	Webhooks map[webhook.Outcome]int
 	// Violations are the violated invariants. A correct program has none.
 	Violations []string
 	// Trace is the end of the trace, if there are violations.
@@ -46,6 +49,7 @@ type world struct {
 	store    tablestore.Store
 	disk     *disk // nil if each write is durable at once
 	bus      *bus
+	receiver *receiver
 	check    *checker
 	trace    *trace
 	start    time.Time
@@ -125,6 +129,7 @@ func newWorld(seed uint64) *world {
 	if w.scenario.ordered = seed&Ordered != 0; w.scenario.ordered { // So many that jobs often wait.
 		w.scenario.commands, w.scenario.submits = w.scenario.commands+8, w.scenario.submits+6
 	}
+	w.scenario.announced = seed&Announced != 0
 	w.scenario.classed = seed%8 == 4 || seed%32 == 9
 	w.scenario.described = seed%16 >= 8 && seed%16 != 13   // No recorded seed is among these.
 	options := memstore.Options{Split: true, Shared: true} // The checker shares the rows, too.
@@ -140,6 +145,7 @@ func newWorld(seed uint64) *world {
 	w.store = memstore.New(options)
 	w.check = newChecker(w)
 	w.bus = newBus(w)
+	w.receiver = newReceiver(w)
 	return w
 }
 
@@ -191,7 +197,8 @@ func (w *world) stop() {
 func (w *world) result() Result {
 	r := Result{
 		Seed: w.seed, Hash: w.trace.hash.Sum64(), Calls: w.trace.n, Faults: w.faults,
-		Virtual: time.Since(w.start), Ended: w.check.ended(), Waits: w.check.waits, Lists: w.check.lists, Violations: w.violations(),
+		Virtual: time.Since(w.start), Ended: w.check.ended(), Waits: w.check.waits, Lists: w.check.lists,
+		Webhooks: w.check.webhooks.results, Violations: w.violations(),
 	}
 	if len(r.Violations) > 0 {
 		r.Trace = w.trace.tail()
