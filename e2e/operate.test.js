@@ -6,19 +6,20 @@ import path from "node:path";
 import test from "node:test";
 
 import { audit } from "./audit.js";
-import { openPage } from "./browser.js";
+import { follow, openPage } from "./browser.js";
+import { patience } from "./chromium.js";
 import { desk, phone } from "./crawl.js";
 import { eventually, serve } from "./server.js";
 
-// act fills the reason of the dialog that is open, and presses its button.
+// act fills the reason of the dialog that is open, presses its button, and waits for the page that follows.
 async function act(page, reason, button) {
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Reason").fill(reason);
-  await dialog.getByRole("button", { name: button }).click();
-  await dialog.waitFor({ state: "hidden" });
+  await follow(page, () => dialog.getByRole("button", { name: button }).click());
+  assert.equal(await dialog.count(), 0, "the page that follows has no dialog");
 }
 
-const visit = (page, name) => page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click();
+const visit = (page, name) => follow(page, () => page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click());
 
 test("a failure is found, read and retried", async (t) => {
   const server = await serve(t);
@@ -57,9 +58,9 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   await page.getByLabel("document", { exact: true }).fill("doc-1");
   await page.getByText("More filters").click();
   await page.getByLabel("tag", { exact: true }).fill("customer=42");
-  await page.getByRole("button", { name: "Show" }).click();
+  await follow(page, () => page.getByRole("button", { name: "Show" }).click());
   assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
-  await page.locator("table.jobs tbody a.id").click();
+  await follow(page, () => page.locator("table.jobs tbody a.id").click());
   await page.getByRole("link", { name: "customer=42" }).waitFor();
 
   await page.getByRole("link", { name: "Rerun…" }).click();
@@ -124,8 +125,8 @@ test("a job that waits for its date is found and begun", async (t) => {
   await page.getByRole("button", { name: "Show" }).click();
   await page.waitForURL((url) => url.searchParams.get("waiting") === "scheduled");
   assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
-  await page.locator("table.jobs tbody a.id").click();
-  await page.getByText(/^The job begins at 2.*, in (2 h|1 h 59 min)/).waitFor();
+  await follow(page, () => page.locator("table.jobs tbody a.id").click());
+  await page.getByText(/^The job begins at 2.*, in (2 h|1 h \d+ min)/).waitFor();
   for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize(viewport);
@@ -189,7 +190,7 @@ test("two hundred jobs that succeeded are repeated with a patch, after a look", 
   stop = carries(api, "extract", "ocr", "index");
   const succeeded = async () => (await api.call("POST", "/v1/admin/retries",
     { dry_run: true, tenant_id: "acme", state: "SUCCEEDED", from: "start", created_before: new Date().toISOString() })).matched;
-  await eventually("all have succeeded", async () => await succeeded() === 200);
+  await eventually("all have succeeded", async () => await succeeded() === 200, 5 * patience);
   const before = new Date(Math.ceil(Date.now() / 1000) * 1000).toISOString().slice(0, 19);
   await eventually("that time is past", () => new Date().toISOString() > `${before}.000Z`);
 
@@ -197,7 +198,7 @@ test("two hundred jobs that succeeded are repeated with a patch, after a look", 
   await page.goto("/ui/jobs?state=SUCCEEDED&tenant_id=acme");
   await page.getByText("More filters").click();
   await page.getByLabel("accepted before, UTC").fill(before);
-  await page.getByRole("button", { name: "Show" }).click();
+  await follow(page, () => page.getByRole("button", { name: "Show" }).click());
   await page.getByRole("link", { name: "Rerun these…" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByText("200 jobs match").waitFor();
@@ -218,7 +219,7 @@ test("two hundred jobs that succeeded are repeated with a patch, after a look", 
   await page.setViewportSize(desk);
 
   await dialog.getByLabel("Reason").fill("a new model");
-  await dialog.getByRole("button", { name: "Try three first" }).click();
+  await follow(page, () => dialog.getByRole("button", { name: "Try three first" }).click());
   await page.getByText("Repeats 3 jobs that succeeded, from the first step, with the patch").waitFor();
   await eventually("three are done", async () => {
     await page.reload();
@@ -232,7 +233,7 @@ test("two hundred jobs that succeeded are repeated with a patch, after a look", 
   await eventually("all are done", async () => {
     await page.reload();
     return await page.getByText("Of its jobs 197 succeeded").count() === 1;
-  });
+  }, 5 * patience);
   const operation = new URL(page.url()).pathname.split("/").at(-1);
   const { jobs } = await api.call("GET", `/v1/jobs?tenant_id=acme&limit=200&tag=${encodeURIComponent(`lucius.operation=${operation}`)}`);
   assert.deepEqual([...new Set(jobs.map((job) => job.rerun_edits.join()))], ["/payload/model,/protocol"]);
@@ -259,7 +260,7 @@ test("what one knows of is known to all, and the retry says whether it helped", 
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Note").fill("the vendor has a ticket");
   await dialog.getByText('lucius attention mark error:extract:corrupt_pdf --as acknowledged --note \'the vendor has a ticket\'').waitFor();
-  await dialog.getByRole("button", { name: "Mark it" }).click();
+  await follow(page, () => dialog.getByRole("button", { name: "Mark it" }).click());
   await page.getByRole("heading", { name: "Known" }).waitFor();
   await finding.getByText("the vendor has a ticket").waitFor();
   await titled(page, "Attention · Lucius");
@@ -268,8 +269,10 @@ test("what one knows of is known to all, and the retry says whether it helped", 
   await finding.getByRole("link", { name: "Retry 1…" }).click();
   await act(page, "the file was replaced", /^Rerun/);
   await api.fail(await api.claim("extract"), { code: "corrupt_pdf", message: "Page 3 cannot be read." });
-  await page.reload();
-  await page.getByText("Of its jobs 1 failed again.").waitFor();
+  await eventually("it says that it did not help", async () => {
+    await page.reload();
+    return await page.getByText("Of its jobs 1 failed again.").count() === 1;
+  });
   await visit(page, "Attention");
   await finding.getByText(/retried 1 job .* 1 failed again/).waitFor();
 });
@@ -322,6 +325,7 @@ test("a form is left for the page that it was opened from", async (t) => {
   const [tab] = await Promise.all([
     page.waitForEvent("popup"), page.evaluate(() => { window.open("/ui/do/dispatch-pause"); }),
   ]);
+  await tab.waitForLoadState(); // Its button needs the script.
   await tab.getByRole("button", { name: "Leave it" }).click();
   await tab.getByRole("heading", { name: "Pauses" }).waitFor();
   await tab.goto("/ui/jobs");
