@@ -166,7 +166,7 @@ func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, erro
 }
 
 // webhook reads one webhook and its job. It returns [ErrJobNotFound] if either is
-// missing.
+// missing, and the job nevertheless if it exists.
 func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*WebhookRow, *statemachine.Aggregate, error) {
 	agg, err := l.Job(ctx, jobID)
 	if err != nil {
@@ -174,7 +174,7 @@ func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*Webhook
 	}
 	row, err := l.store.Get(ctx, l.webhookKey(jobID, index))
 	if errors.Is(err, tablestore.ErrNotFound) {
-		return nil, nil, ErrJobNotFound
+		return nil, agg, ErrJobNotFound
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read webhook %d of job %s: %w", index, jobID, err)
@@ -194,9 +194,12 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 	}
 	w, agg, err := l.webhook(ctx, entry.JobID, index)
 	switch {
-	case errors.Is(err, ErrJobNotFound) && time.Since(entry.Due) < orphanGrace:
-		return nil, nil, nil // The row may still be written.
-	case errors.Is(err, ErrJobNotFound):
+	case errors.Is(err, ErrJobNotFound) && (agg != nil || time.Since(entry.Due) < orphanGrace):
+		return nil, nil, nil // The row may still be written: if its job exists, the end of the job is not done.
+	case errors.Is(err, ErrJobNotFound): // An attempt that ended during the purge may have listed the webhook.
+		if err := l.commitEach(ctx, discards(l.undeliveredKeys(entry.TenantID, entry.JobID, index))); err != nil {
+			return nil, nil, fmt.Errorf("unlist a webhook of job %s: %w", entry.JobID, err)
+		}
 		return nil, nil, l.drop(ctx, entry)
 	case err != nil:
 		return nil, nil, err

@@ -203,6 +203,90 @@ func TestTakeWebhook_AfterItsProcessCrashed(t *testing.T) {
 	})
 }
 
+// The process crashed between the entries and the rows of the webhooks, and the next one starts after the grace. Its pass finds the entries
+// while the sweeper finishes the end. The pass must not delete them: the sweeper writes the rows next.
+func TestTakeWebhook_LeavesTheEntryOfAnEndThatIsNotDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, split(), nil)
+		row := func(batch tablestore.Batch) bool { return strings.HasPrefix(batch[0].Key.Row, "WEBHOOK:") }
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if row(batch) {
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		b.announced(t)
+		time.Sleep(10 * time.Minute)
+		pass := func() (taken int) {
+			for _, entry := range b.Entries(ledger.Webhook, time.Now()) {
+				if w, _, err := b.TakeWebhook(t.Context(), entry, time.Minute); err != nil {
+					t.Fatal(err)
+				} else if w != nil {
+					taken++
+				}
+			}
+			return taken
+		}
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if row(batch) && batch[0].Verb == tablestore.Insert {
+				pass()
+			}
+			return commit()
+		})
+		if _, _, err := b.Fire(t.Context(), b.Entries(ledger.Timer, time.Now())[0], statemachine.DeadlinePassed{}); err != nil {
+			t.Fatal(err)
+		}
+		b.store.set(nil)
+		time.Sleep(2 * time.Minute)
+		if taken := pass(); taken != 2 {
+			t.Errorf("%d webhooks are sent, want 2", taken)
+		}
+	})
+}
+
+// A job is purged while an attempt to send its webhook ends: the webhook is listed as given up after the purge has emptied the list.
+func TestTakeWebhook_UnlistsTheWebhookOfAPurgedJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, split(), nil)
+		b.announced(t)
+		time.Sleep(3 * time.Hour)
+		taken, _, err := b.TakeWebhook(t.Context(), b.Entries(ledger.Webhook, time.Now())[0], time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stood atomic.Bool
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			lists := strings.HasPrefix(batch[0].Key.Partition, "undelivered") && batch[0].Verb == tablestore.Put
+			if lists && stood.CompareAndSwap(false, true) {
+				if purged, err := b.Purge(t.Context(), b.Entries(ledger.Retention, time.Now())[0]); err != nil || purged != ledger.PurgeDone {
+					t.Errorf("%s, %v", purged, err)
+				}
+			}
+			return commit()
+		})
+		next := *taken
+		next.State = ledger.WebhookExhausted
+		if moved, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil || moved || !stood.Load() {
+			t.Fatalf("%t, %v", moved, err)
+		}
+		b.store.set(nil)
+		time.Sleep(10 * time.Minute)
+		for _, entry := range b.Entries(ledger.Webhook, time.Now()) {
+			if taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute); err != nil || taken != nil {
+				t.Fatalf("%+v, %v", taken, err)
+			}
+		}
+		for _, list := range []string{"undelivered", "undelivered:tenant_a"} {
+			rows, err := tablestore.ScanAll(t.Context(), b.store, tablestore.Query{Table: b.Tables().Index, Partition: list})
+			if err != nil || len(rows) != 0 {
+				t.Errorf("%s: %+v, %v", list, rows, err)
+			}
+		}
+	})
+}
+
 func TestReplayWebhook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
