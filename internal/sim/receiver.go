@@ -136,6 +136,7 @@ func (m *parts) openWebhooks(w *world, p *process) error {
 	steady := func() float64 { return 0.5 } // Several attempts may end at once, in any order.
 	m.webhooks, err = background.NewWebhooks(background.WebhooksConfig{
 		Ledger: m.ledger, Workers: 6, Hold: webhookHold, Logger: w.log,
+		Random: (&randomSource{rng: w.source(p.name + "/webhooks")}).float,
 		Dispatcher: &webhook.Dispatcher{
 			Send: p.send(w), Gate: gate, Policy: webhook.Policy{Delays: webhookDelays, Jitter: 0.3}, Random: steady,
 		},

@@ -42,6 +42,8 @@ type WebhooksConfig struct {
 	// Hold is how long a claim on a webhook lasts. It must be longer than an attempt may
 	// take. Optional. Defaults to 1 min.
 	Hold time.Duration
+	// Random is that of the [ledger.Walker]. Optional.
+	Random func() float64
 	// Logger logs webhooks that could not be claimed or whose attempt could not be
 	// stored. Optional.
 	Logger *slog.Logger
@@ -92,7 +94,8 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 		cfg.Traceparent = func(job *statemachine.Job) string { return job.Traceparent }
 	}
 	w := &Webhooks{
-		cfg: cfg, offered: make(chan ledger.Entry, offeredSize), walk: ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Webhook},
+		cfg: cfg, offered: make(chan ledger.Entry, offeredSize),
+		walk:    ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Webhook, Random: cfg.Random},
 		permits: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
 	}
 	return w, cfg.Dispatcher.Validate()
