@@ -45,6 +45,7 @@ func (p *program) bench() *cobra.Command {
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
 	flags.IntVar(&options.InLine, "in-line", 0, "jobs of the prefilled server that wait in one line of that service")
 	flags.IntVar(&options.Bulk, "bulk", 20_000, "bulk jobs of the load bulk")
+	flags.IntVar(&options.Rounds, "rounds", 5, "how often the load bulk measures a server with bulk jobs and one without, in turn")
 	flags.IntVar(&options.Schedules, "schedules", 10_000, "schedules of the load schedules, which are due at the same time")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
 	flags.DurationVar(&options.RetentionDuration, "retention-duration", 20*time.Minute,

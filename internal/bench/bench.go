@@ -23,8 +23,8 @@
 //   - retention ([Retention], only by name and on an empty server): the closed loop of one step
 //     on a server that keeps ended jobs for 20 seconds. It takes long, because it shows whether
 //     the store stops growing.
-//   - bulk ([Bulk], only by name and on an empty server): the closed loop of one step with few
-//     workers, and again after many bulk jobs of the same kind were submitted. It shows how much
+//   - bulk ([Bulk], only by name): the closed loop of one step with few workers, in turn on an empty
+//     server and on one to which many bulk jobs of the same kind were submitted. It shows how much
 //     later normal work is claimed, and whether bulk work gets its share.
 //   - schedules ([Schedules], only by name and on an empty server): schedules that are all due at the
 //     same time. It shows how long after that their jobs are accepted; no worker takes them.
@@ -100,10 +100,13 @@ type Options struct {
 	Finished, Live, Waiting, InLine int
 	// Bulk is the number of bulk jobs of [Bulk]. Optional. Defaults to 20,000.
 	Bulk int
+	// Rounds is how often [Bulk] measures each of its servers. Optional. Defaults to 5.
+	Rounds int
 	// Schedules is the number of schedules of [Schedules]. Optional. Defaults to 10,000, as many as a
 	// server allows.
 	Schedules int
-	// Duration is how long each load is measured, except [Retention] and [Schedules]. Optional. Defaults to 5s.
+	// Duration is how long each load is measured ([Bulk]: in each round on each server), except [Retention]
+	// and [Schedules]. Optional. Defaults to 5s.
 	Duration time.Duration
 	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
 	RetentionDuration time.Duration
@@ -119,6 +122,7 @@ const (
 	maxSubmitters = 4096
 	maxPullers    = 64
 	maxRate       = 10_000
+	maxRounds     = 1000
 	maxPrefill    = 100_000_000
 	maxInLine     = 1_000_000 // the limit of the server
 	maxSchedules  = 10_000    // the limit of the server
@@ -141,6 +145,7 @@ func (o *Options) validate() error {
 		{"Waiting", o.Waiting, 0, maxPrefill},
 		{"InLine", o.InLine, 0, maxInLine},
 		{"Bulk", o.Bulk, 1, maxPrefill},
+		{"Rounds", o.Rounds, 1, maxRounds},
 		{"Schedules", o.Schedules, 1, maxSchedules},
 	} {
 		if field.value < field.min || field.value > field.max {
@@ -181,6 +186,7 @@ func (o *Options) setDefaults() {
 	o.PayloadBytes = cmp.Or(o.PayloadBytes, 256)
 	o.Rate = cmp.Or(o.Rate, 50)
 	o.Bulk = cmp.Or(o.Bulk, 20_000)
+	o.Rounds = cmp.Or(o.Rounds, 5)
 	o.Schedules = cmp.Or(o.Schedules, maxSchedules)
 	o.Duration = cmp.Or(o.Duration, 5*time.Second)
 	o.RetentionDuration = cmp.Or(o.RetentionDuration, 20*time.Minute)

@@ -2,22 +2,29 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 // Shared is what the load [Bulk] shows of normal work next to bulk work of the same kind.
 type Shared struct {
-	// Items is how many bulk items there were when the window began.
+	// Items is how many bulk items the one server had when the first round began.
 	Items int `json:"bulk_items"`
 	// Alone is the time from the submission of a normal command to the claim of its step on the
-	// same server before it had bulk work, and Shared the same with it.
+	// server without bulk work, and Shared the same on the server with it, over all rounds.
 	Alone  Percentiles `json:"claim_alone_ms"`
 	Shared Percentiles `json:"claim_shared_ms"`
-	// OfAlone is the median of Shared divided by that of Alone.
-	OfAlone float64 `json:"of_alone"`
-	// Share is how many of the items that were claimed in the window were bulk.
+	// AlonePerSecond and SharedPerSecond are the rates of claimed items, bulk items included.
+	AlonePerSecond  float64 `json:"items_alone_per_second"`
+	SharedPerSecond float64 `json:"items_shared_per_second"`
+	// Rounds holds, for each round, the median with bulk work divided by that without, and OfAlone
+	// is their median: what slows the machine down for a while spoils few of them.
+	Rounds  []float64 `json:"of_alone_by_round"`
+	OfAlone float64   `json:"of_alone"`
+	// Share is how many of the items that were claimed on the server with bulk work were bulk.
 	Share float64 `json:"share_of_bulk"`
 }
 
@@ -45,27 +52,69 @@ func (r *run) claimed(one *item) {
 	}
 }
 
-// onBulk measures the load on a new server, and again once that has many bulk items.
+// onBulk measures the load on two new servers in turn, of which one has many bulk items. In each
+// round it measures both; which of them is first alternates, so that a machine that gets slower or
+// faster all the time favors neither.
 func (b *bench) onBulk(ctx context.Context, load *load) (row Row, err error) {
-	err = b.withServer(ctx, 0, func(server Server) error {
-		alone, err := b.run(ctx, server, load, Empty)
-		if err != nil {
-			return fmt.Errorf("without bulk work: %w", err)
-		}
-		if err := b.make(ctx, server, "bulk", b.options.Bulk, submitting(bulkType)); err != nil {
-			return err
-		}
-		shared, err := b.run(ctx, server, load, Empty)
-		if err != nil {
-			return fmt.Errorf("with bulk work: %w", err)
-		}
-		row = shared.row
-		before, after := alone.picks.claims.percentiles(), shared.picks.claims.percentiles()
-		bulk, normal := float64(shared.picks.bulk.Load()), float64(shared.picks.normal.Load())
-		row.Shared = &Shared{
-			Items: b.options.Bulk, Alone: before, Shared: after, OfAlone: ratio(after.P50, before.P50), Share: ratio(bulk, bulk+normal),
-		}
-		return server.Stop()
+	err = b.withServer(ctx, 0, func(alone Server) error {
+		return b.withServer(ctx, 0, func(shared Server) error {
+			if err := b.make(ctx, shared, "bulk", b.options.Bulk, submitting(bulkType)); err != nil {
+				return err
+			}
+			with, without := newSide("with bulk work", shared), newSide("without bulk work", alone)
+			of := &Shared{Items: b.options.Bulk}
+			for round := range b.options.Rounds {
+				sides := []*side{with, without}
+				if round%2 == 1 {
+					slices.Reverse(sides)
+				}
+				for _, side := range sides {
+					run, err := b.run(ctx, side.server, load, Empty)
+					if err != nil {
+						return fmt.Errorf("%s: %w", side.name, err)
+					}
+					side.add(run)
+				}
+				of.Rounds = append(of.Rounds, ratio(with.last.P50, without.last.P50))
+			}
+			seconds := b.options.Duration.Seconds() * float64(b.options.Rounds)
+			of.Alone, of.AlonePerSecond = without.claims.percentiles(), without.items()/seconds
+			of.Shared, of.SharedPerSecond = with.claims.percentiles(), with.items()/seconds
+			of.OfAlone, of.Share = median(of.Rounds), ratio(with.bulk, with.items())
+			row, row.Shared = with.row, of
+			return errors.Join(shared.Stop(), alone.Stop())
+		})
 	})
 	return row, err
+}
+
+// side is what was measured on one of the servers of [Bulk].
+type side struct {
+	name         string
+	server       Server
+	claims       *latencies
+	last         Percentiles // of claims, in the last round
+	normal, bulk float64     // items that were claimed
+	row          Row         // of the last round
+}
+
+func newSide(name string, server Server) *side {
+	return &side{name: name, server: server, claims: newLatencies()}
+}
+
+// items returns how many items were claimed.
+func (s *side) items() float64 { return s.normal + s.bulk }
+
+// add adds a round.
+func (s *side) add(r *run) {
+	s.claims.merge(r.picks.claims)
+	s.last, s.row = r.picks.claims.percentiles(), r.row
+	s.normal += float64(r.picks.normal.Load())
+	s.bulk += float64(r.picks.bulk.Load())
+}
+
+// median returns the median of the values, of which there is at least one.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }

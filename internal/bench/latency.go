@@ -27,6 +27,13 @@ func (l *latencies) record(took time.Duration) {
 	_ = l.histogram.RecordValue(min(took, longest).Microseconds()) // It fails only beyond longest.
 }
 
+// merge adds the durations of a run that has ended.
+func (l *latencies) merge(ended *latencies) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.histogram.Merge(ended.histogram)
+}
+
 func (l *latencies) count() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,6 +23,7 @@ func TestInvalidOptionsAreNamed(t *testing.T) {
 		"Waiting":           func(o *bench.Options) { o.Waiting = -1 },
 		"InLine":            func(o *bench.Options) { o.InLine = 1_000_001 },
 		"Bulk":              func(o *bench.Options) { o.Bulk = -1 },
+		"Rounds":            func(o *bench.Options) { o.Rounds = -1 },
 		"Schedules":         func(o *bench.Options) { o.Schedules = 10_001 },
 		"Duration":          func(o *bench.Options) { o.Duration = -1 },
 		"RetentionDuration": func(o *bench.Options) { o.RetentionDuration = -1 },
