@@ -20,10 +20,11 @@ type Shared struct {
 	// AlonePerSecond and SharedPerSecond are the rates of claimed items, bulk items included.
 	AlonePerSecond  float64 `json:"items_alone_per_second"`
 	SharedPerSecond float64 `json:"items_shared_per_second"`
-	// Rounds holds, for each round, the median with bulk work divided by that without, and OfAlone
-	// is their median: what slows the machine down for a while spoils few of them.
-	Rounds  []float64 `json:"of_alone_by_round"`
-	OfAlone float64   `json:"of_alone"`
+	// AloneCPU and SharedCPU are the processor time of the server for each of these items, in microseconds.
+	AloneCPU  float64 `json:"server_cpu_alone_us"`
+	SharedCPU float64 `json:"server_cpu_shared_us"`
+	// OfAlone is the median of Shared divided by that of Alone.
+	OfAlone float64 `json:"of_alone"`
 	// Share is how many of the items that were claimed on the server with bulk work were bulk.
 	Share float64 `json:"share_of_bulk"`
 }
@@ -53,8 +54,8 @@ func (r *run) claimed(one *item) {
 }
 
 // onBulk measures the load on two new servers in turn, of which one has many bulk items. In each
-// round it measures both; which of them is first alternates, so that a machine that gets slower or
-// faster all the time favors neither.
+// round it measures both, in alternating order, so that a machine whose speed changes favors neither.
+// The times of all rounds count together: a single one is too short for a ratio.
 func (b *bench) onBulk(ctx context.Context, load *load) (row Row, err error) {
 	err = b.withServer(ctx, 0, func(alone Server) error {
 		return b.withServer(ctx, 0, func(shared Server) error {
@@ -75,12 +76,12 @@ func (b *bench) onBulk(ctx context.Context, load *load) (row Row, err error) {
 					}
 					side.add(run)
 				}
-				of.Rounds = append(of.Rounds, ratio(with.last.P50, without.last.P50))
 			}
 			seconds := b.options.Duration.Seconds() * float64(b.options.Rounds)
 			of.Alone, of.AlonePerSecond = without.claims.percentiles(), without.items()/seconds
 			of.Shared, of.SharedPerSecond = with.claims.percentiles(), with.items()/seconds
-			of.OfAlone, of.Share = median(of.Rounds), ratio(with.bulk, with.items())
+			of.AloneCPU, of.SharedCPU = ratio(without.cpu, without.items()), ratio(with.cpu, with.items())
+			of.OfAlone, of.Share = ratio(of.Shared.P50, of.Alone.P50), ratio(with.bulk, with.items())
 			row, row.Shared = with.row, of
 			return errors.Join(shared.Stop(), alone.Stop())
 		})
@@ -93,9 +94,9 @@ type side struct {
 	name         string
 	server       Server
 	claims       *latencies
-	last         Percentiles // of claims, in the last round
-	normal, bulk float64     // items that were claimed
-	row          Row         // of the last round
+	normal, bulk float64 // items that were claimed
+	cpu          float64 // of the server, in microseconds
+	row          Row     // of the last round
 }
 
 func newSide(name string, server Server) *side {
@@ -108,13 +109,8 @@ func (s *side) items() float64 { return s.normal + s.bulk }
 // add adds a round.
 func (s *side) add(r *run) {
 	s.claims.merge(r.picks.claims)
-	s.last, s.row = r.picks.claims.percentiles(), r.row
+	s.row = r.row
 	s.normal += float64(r.picks.normal.Load())
 	s.bulk += float64(r.picks.bulk.Load())
-}
-
-// median returns the median of the values, of which there is at least one.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	s.cpu += r.row.Cost.ServerCPU * float64(r.row.Jobs)
 }
