@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/internal/waittest"
@@ -162,7 +163,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
-	expectQuiet(c.t, c.auditOnce, c.replicas...)
+	expectQuiet(c.t, auditAccount(c.t, c.layout, c.door.account), c.replicas...)
 	for lane := range busLanes {
 		path := fmt.Sprintf("global-bus-replies-p%d/Subscriptions/lucius-invoker/$DeadLetterQueue", lane)
 		for _, m := range c.namespace.Messages(path) {
@@ -174,15 +175,17 @@ func (c *cloud) audit(accepted map[string]string) {
 	}
 }
 
-// auditOnce runs lucius audit on the account.
-func (c *cloud) auditOnce() (out string, clean bool) {
-	c.t.Helper()
+// auditAccount returns what runs lucius audit on an account.
+func auditAccount(t *testing.T, layout string, account *azurite.Server) func() (out string, clean bool) {
+	t.Helper()
 	binary, err := buildPlain()
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(waittest.Context(c.t), binary, "audit", "--quiescent")
-	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+c.layout, "LUCIUS_TABLE_CONNECTION="+c.door.account.ConnectionString())
-	found, err := cmd.CombinedOutput()
-	return string(found), err == nil
+	return func() (string, bool) {
+		cmd := exec.CommandContext(waittest.Context(t), binary, "audit", "--quiescent")
+		cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+layout, "LUCIUS_TABLE_CONNECTION="+account.ConnectionString())
+		found, err := cmd.CombinedOutput()
+		return string(found), err == nil
+	}
 }

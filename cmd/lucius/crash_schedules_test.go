@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/schedules/calendar"
@@ -82,10 +83,15 @@ func onDatabase(t *testing.T) (*site, []string, func(...*process)) {
 func onLayout(layout string) func(t *testing.T) (*site, []string, func(...*process)) {
 	return func(t *testing.T) (*site, []string, func(...*process)) {
 		t.Helper()
-		c := newCloud(t, layout, config.BusQueue)
-		return c.entry, c.flags(), func(servers ...*process) {
+		account, err := azurite.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(account.Stop)
+		flags := append(remoteFlags(), "--storage-backend", layout, "--table-connection", account.ConnectionString())
+		return newSite(t), flags, func(servers ...*process) {
 			t.Helper()
-			expectQuiet(t, c.auditOnce, servers...)
+			expectQuiet(t, auditAccount(t, layout, account), servers...)
 		}
 	}
 }
