@@ -99,10 +99,10 @@ verify: check-format check-generated check-tidy lint lint-openapi ## Check all b
 test-plain:
 	$(call stage,for module in $(TESTED); do $(GO) -C $$module test $(TEST_FLAGS) $(VETTED) ./...; done)
 
-# Programs that read this repository, and what is pure: the rules, the diagnosis, and readers of
-# documents. They run in one goroutine, and make test tests them. The lock of the contract suite
-# is held in the tests of the server and the program, which use it concurrently.
-UNRACED := api|internal/apidocs|internal/diagnosis|internal/house|internal/repolint|internal/samplepipeline|pkg/apierror|pkg/httpapi/contracttest|pkg/routing|pkg/statemachine|pkg/strictyaml
+# Programs that read this repository, and what is pure: the rules, the diagnosis, the calendar, and
+# readers of settings and documents. They run in one goroutine, and make test tests them. The lock
+# of the contract suite is held in the tests of the server and the program, which use it concurrently.
+UNRACED := api|internal/apidocs|internal/config|internal/diagnosis|internal/guides|internal/house|internal/repolint|internal/samplepipeline|pkg/apierror|pkg/httpapi/contracttest|pkg/routing|pkg/schedules/calendar|pkg/statemachine|pkg/strictyaml
 
 # The program as it is shipped has no race detector, so these tests gain nothing by it. They wait
 # for leases, servers and disks, so more of them run at a time than the machine has processors.
