@@ -134,14 +134,14 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 # it again, whatever the time.
 .PHONY: sim-fresh
 sim-fresh: ## Simulate a few minutes of seeds that were never run before
-	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000; \
-		$(GO) test ./internal/sim -run '^TestExplore$$' -count=1 -timeout 20m -sim.schedules=10000 -sim.schedule=$$(date +%s)00000)
+	$(call stage,$(GO) test $(VETTED) ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000; \
+		$(GO) test $(VETTED) ./internal/sim -run '^TestExplore$$' -count=1 -timeout 20m -sim.schedules=10000 -sim.schedule=$$(date +%s)00000)
 
 PROPERTIES := ./pkg/outbox/breaker ./pkg/outbox/seqledger ./pkg/statemachine/... ./pkg/tablestore/aztablestore ./pkg/workqueue/...
 
 .PHONY: properties-fresh
 properties-fresh: ## Run the property tests on cases that were never drawn before
-	$(call stage,RAPID_SEED=0 $(GO) test $(PROPERTIES) -count=1)
+	$(call stage,RAPID_SEED=0 $(GO) test $(VETTED) $(PROPERTIES) -count=1)
 
 .PHONY: costs
 costs: ## Hold allocations and commits of operations to their bounds (testdata/costs.txt)
@@ -157,7 +157,7 @@ packaging: ## Hold the chart, the compose files, the image, the unit and the rel
 	$(call stage,if command -v systemd-analyze >/dev/null; then tags=systemd; else tags=; \
 	echo "systemd-analyze is not installed: the unit is not checked"; fi; \
 	tools/unless-unchanged packaging deploy Dockerfile .goreleaser.yaml cmd/lucius/project docs/run/settings.md go.mod -- \
-		$(GO) -C deploy/packaging test -count=1 -tags "$$tags" ./...)
+		$(GO) -C deploy/packaging test $(VETTED) -count=1 -tags "$$tags" ./...)
 
 .PHONY: console
 console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Chromium)
