@@ -29,6 +29,9 @@ class Testing(unittest.TestCase):
             job = server.do(Command("tenant_a", "sdk.conform", {"extension": "txt"}, REF, REF))
             self.assertEqual((job.state, job.steps[0].attempt), ("SUCCEEDED", 2))
             self.assertEqual(job.final_output, {"uri": "s3://bucket/x.txt"})
+        for thread in threading.enumerate():
+            if thread.name.startswith("task "):  # It has reported, and is about to end.
+                thread.join(60)
         self.assertEqual(threading.active_count(), before)
         with Client(server.url, "", retry_for=0) as client, self.assertRaises(LuciusError):
             client.get(job.job_id)
@@ -55,7 +58,7 @@ class Testing(unittest.TestCase):
             begun = time.monotonic()
             with Server(PROTOCOLS, binary=program) as server, self.assertRaises(NoAnswerError):
                 server.do(Command("tenant_a", "sdk.conform", {}, REF, REF))
-            self.assertLess(time.monotonic() - begun, 20)
+            self.assertLess(time.monotonic() - begun, 50)  # A client outside of tests goes on for a minute.
 
     def test_a_failure_of_the_test_is_not_hidden(self):
         with self.assertRaisesRegex(ZeroDivisionError, "division"):

@@ -51,7 +51,7 @@ test("a server that ends fails the test soon", async () => {
   const server = await Server.start({ protocols, binary: program });
   await assert.rejects(server.client.get("01a217f7-1a03-73a9-aaf5-74d72c07465d"), LuciusError);
   await server.stop();
-  assert.ok(performance.now() - begun < 20_000);
+  assert.ok(performance.now() - begun < 50_000); // A client outside of tests goes on for a minute.
   await rm(folder, { recursive: true });
 });
 
