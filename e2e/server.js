@@ -15,7 +15,9 @@ const binary = process.env.LUCIUS;
 
 // loopback is an address of this process alone, from 127.0.0.0/8. A server that starts again needs its port,
 // which on 127.0.0.1 another server or a connection may have taken.
-const loopback = [127, (process.pid >> 16) + 1, (process.pid >> 8) & 255, process.pid & 255].join(".");
+// Other systems than Linux have 127.0.0.1 alone.
+const loopback = process.platform === "linux"
+  ? [127, (process.pid >> 16) + 1, (process.pid >> 8) & 255, process.pid & 255].join(".") : "127.0.0.1";
 
 // serve starts a server on a folder of its own, with more flags than the usual ones. It
 // ends with the test.
