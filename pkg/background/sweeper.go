@@ -53,9 +53,10 @@ type Outages struct {
 
 // SweeperPass is what one pass of a [Sweeper] did.
 type SweeperPass struct {
-	Read     int                        // schedule entries read
-	Outcomes map[ledger.FireOutcome]int // of the entries that were fired
-	Failed   int                        // entries that could not be fired; they stay
+	Read      int                        // schedule entries read
+	Outcomes  map[ledger.FireOutcome]int // of the entries that were fired
+	Failed    int                        // entries that could not be fired; they stay
+	Unwritten int                        // of these, because the store was not available
 	// Late is how long the oldest entry was overdue, except for entries that must wait
 	// because their change may still commit.
 	Late time.Duration
@@ -77,7 +78,7 @@ type Sweeper struct {
 	// outage is when the last outage ended: the start of the process, or of the first
 	// pass after the store was unavailable or the process suspended.
 	outage time.Time
-	down   bool // the store was unavailable in the last pass
+	down   bool // the store was unavailable in the last pass, or accepted no write
 	walk   ledger.Walker
 }
 
@@ -122,7 +123,9 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 		s.outage = time.Now()
 	}
 	pass, err := s.sweep(ctx)
-	s.down = errors.Is(err, tablestore.ErrUnavailable) || s.down && err != nil
+	// A full disk can be read. One write that fails among others is no outage: it would put off every deadline.
+	readOnly := pass.Unwritten > 0 && pass.Unwritten+pass.Outcomes[ledger.Early] == pass.Read
+	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly || s.down && err != nil
 	if pass.Read > 0 {
 		s.cfg.Observe(pass)
 	}
@@ -163,9 +166,13 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 		if outcome != ledger.Early {
 			pass.Late = max(pass.Late, now.Sub(entry.Due))
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, tablestore.ErrUnavailable), errors.Is(err, tablestore.ErrUnknown):
+			pass.Unwritten++
 			pass.Failed++
-		} else {
+		case err != nil:
+			pass.Failed++
+		default:
 			pass.Outcomes[outcome]++
 		}
 	}

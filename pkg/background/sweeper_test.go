@@ -51,8 +51,10 @@ func setupWith(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger,
 func (b *bundle) accept(hash string) string { return b.ledger.Submit(ledgertest.Command("t", hash)) }
 
 // published accepts a job whose directive is published.
-func (b *bundle) published() string {
-	id := b.accept("h")
+func (b *bundle) published() string { return b.publishedAs("h") }
+
+func (b *bundle) publishedAs(hash string) string {
+	id := b.accept(hash)
 	b.ledger.Apply(id, ledgertest.Sent(b.ledger.Handoff.Last()))
 	return id
 }
@@ -126,13 +128,18 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 // down.
 type flaky struct {
 	*ledger.Ledger
-	bad  string
-	down bool
+	bad  string // the job that cannot be fired
+	err  error  // of that
+	down bool   // nothing can be read
+	full bool   // nothing can be written
 }
 
 func (f *flaky) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
 	if entry.JobID == f.bad {
-		return 0, ledger.Result{}, errors.New("bad row")
+		return 0, ledger.Result{}, f.err
+	}
+	if f.full {
+		return 0, ledger.Result{}, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace)
 	}
 	return f.Ledger.Fire(ctx, entry, event)
 }
@@ -148,7 +155,7 @@ func (f *flaky) Due(ctx context.Context, kind ledger.Kind, shard int, now time.T
 func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{}
+		f := &flaky{err: errors.New("bad row")}
 		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
 		var ids []string
 		for i := range 20 {
@@ -205,26 +212,63 @@ func TestSweeper_WarnsOfFailuresButNotWhenStopping(t *testing.T) {
 
 func TestSweeper_GivesAGraceAfterAnOutageOfTheStore(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		fails func(f *flaky, down bool)
+		err   error
+	}{
+		"of all":               {func(f *flaky, down bool) { f.down = down }, tablestore.ErrUnavailable},
+		"of writes, by a disk": {func(f *flaky, down bool) { f.full = down }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &flaky{}
+				b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
+				id := b.published()
+				c.fails(f, true)
+				for range 10 {
+					time.Sleep(time.Minute)
+					if _, err := b.RunOnce(t.Context()); !errors.Is(err, c.err) {
+						t.Fatalf("answered %v", err)
+					}
+				}
+				c.fails(f, false)
+				if _, err := b.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if step := b.step(id); step.State != statemachine.StepAwaitingAck {
+					t.Fatalf("step is %s as soon as the store is back", step.State)
+				}
+				time.Sleep(31 * time.Second)
+				b.pass(t)
+				if step := b.step(id); step.State != statemachine.StepFailedRetry {
+					t.Errorf("step is %s after the grace", step.State)
+				}
+			})
+		})
+	}
+}
+
+// One job whose writes fail for long does not put off the deadlines of the others.
+func TestSweeper_OneJobThatCannotBeWrittenIsNoOutage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{}
+		f := &flaky{err: tablestore.ErrUnavailable}
 		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
-		id := b.published()
-		f.down = true
-		time.Sleep(10 * time.Minute)
-		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
-			t.Fatalf("answered %v", err)
-		}
-		f.down = false
-		if _, err := b.RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
-			t.Fatalf("step is %s as soon as the store is back", step.State)
-		}
-		time.Sleep(31 * time.Second)
+		other := b.published()
+		f.bad = b.publishedAs("2")
+		time.Sleep(time.Minute)
 		b.pass(t)
-		if step := b.step(id); step.State != statemachine.StepFailedRetry {
-			t.Errorf("step is %s after the grace", step.State)
+		if step := b.step(other); step.Spent.Ack == 0 {
+			t.Errorf("the first deadline did not count: %s", step.State)
+		}
+		id := b.publishedAs("3")
+		for range 3 {
+			time.Sleep(time.Minute)
+			b.pass(t)
+		}
+		if step := b.step(id); step.Spent.Ack == 0 {
+			t.Errorf("the deadline did not count: %s", step.State)
 		}
 	})
 }
