@@ -1,6 +1,7 @@
 package schedules_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -188,6 +189,87 @@ func TestSchedule_AChangeThatStandsStillLosesNothing(t *testing.T) {
 					t.Error(err)
 				} else if decided := len(h.history()); decided != int(sc.Last.Sub(sc.CreatedAt)/time.Minute) {
 					t.Errorf("%d occurrences are in the history of a schedule that decided them from %s until %s", decided, sc.CreatedAt, sc.Last)
+				}
+			})
+		})
+	}
+}
+
+// An edit of a paused schedule keeps what was not fired before it in the history.
+func TestSchedule_AnEditKeepsThePauseInTheHistory(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		time.Sleep(time.Second)
+		if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		h.run(3 * time.Minute)
+		def := minutely()
+		def.Every = 30 * time.Second
+		if _, err := h.ctl.Edit(t.Context(), nightly, def); err != nil {
+			t.Fatal(err)
+		}
+		h.run(3 * time.Minute)
+		if _, err := h.ctl.Resume(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		var counts []int
+		for _, fire := range h.history() {
+			counts = append(counts, fire.Count)
+		}
+		if slices.Sort(counts); !slices.Equal(counts, []int{3, 6}) {
+			t.Errorf("the history has ranges of %v occurrences, want 3 of the first definition and 6 of the second", counts)
+		}
+	})
+}
+
+// lateHEAD is a store that does not answer one commit of a schedule, and applies it after the next read of HEAD.
+type lateHEAD struct {
+	tablestore.Store
+
+	armed bool
+	held  tablestore.Batch
+	reads int
+}
+
+func (s *lateHEAD) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if batch[0].Key.Row == "HEAD" && s.armed {
+		s.armed, s.held = false, batch
+		return nil, tablestore.ErrUnknown
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+func (s *lateHEAD) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if key.Row == "HEAD" && s.held != nil {
+		if s.reads++; s.reads == 2 {
+			if _, err := s.Store.Commit(ctx, s.held); err != nil {
+				return tablestore.Row{}, err
+			}
+			s.held = nil
+		}
+	}
+	return s.Store.Get(ctx, key)
+}
+
+// A change whose answer is lost, and which lands after the service has looked for it, is done.
+func TestSchedule_AChangeThatLandsLateIsDone(t *testing.T) {
+	t.Parallel()
+	for verb, act := range map[string]func(h *house) error{
+		"pause":  func(h *house) error { _, err := h.ctl.Pause(h.t.Context(), nightly); return err },
+		"delete": func(h *house) error { return h.ctl.Delete(h.t.Context(), nightly) },
+	} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.create(minutely())
+				store := &lateHEAD{Store: h.jobs.Store, armed: true}
+				if err := act(h.beside(store)); err != nil || store.held != nil {
+					t.Errorf("%v (%d reads)", err, store.reads)
+				}
+				if verb == "delete" { // Its name is free.
+					h.create(minutely())
 				}
 			})
 		})

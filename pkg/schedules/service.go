@@ -186,20 +186,22 @@ func (s *Service) change(
 	if c.Rev != 0 && c.Rev != sc.Rev {
 		return nil, ErrRevConflict
 	}
-	rev := sc.Rev
+	rev, tried := sc.Rev, ""
 	var ahead decisions
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
 		if sc, err = s.load(ctx, sc.id); err != nil {
 			return err
 		}
 		switch {
+		case tried != "" && sc.Operation == tried: // It landed after the look.
+			return nil
 		case sc.State == Deleted:
 			return ErrNotFound
 		case sc.Rev != rev:
 			return ErrRevConflict
 		}
 		if err := s.settleDue(ctx, sc); err != nil {
-			return err
+			return again(err)
 		}
 		if ahead, err = s.settleAhead(ctx, sc); err != nil {
 			return err
@@ -214,19 +216,24 @@ func (s *Service) change(
 			sc.Last = now
 		}
 		err = s.commit(ctx, sc, time.Time{}, append(rows, ahead.rows...)...)
-		switch {
-		case s.landed(ctx, sc, err):
+		if tried = sc.Operation; s.landed(ctx, sc, err) {
 			return nil
-		case errors.Is(err, tablestore.ErrUnknown):
-			return errors.Join(tablestore.ErrConflict, err) // The next try finds out.
 		}
-		return err
+		return again(err)
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.observe(sc, &ahead)
 	return sc, nil
+}
+
+// again makes an unknown outcome one that is tried again: the next try finds out.
+func again(err error) error {
+	if errors.Is(err, tablestore.ErrUnknown) {
+		return errors.Join(tablestore.ErrConflict, err)
+	}
+	return err
 }
 
 // settleAhead decides the occurrences after Last that are claimed: a process whose clock is ahead may be firing them. No pass may
@@ -288,12 +295,18 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 		return now.view(), nil
 	}
 	sc, err := s.change(ctx, &change, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+		var rows []tablestore.Op
+		if sc.State == Paused {
+			if rows, err = s.recordPause(sc, now, change.Actor); err != nil {
+				return nil, err
+			}
+		}
 		sc.def, sc.Version, sc.UpdatedAt = def, sc.Version+1, now
 		if sc.State != Paused {
 			sc.begin(cal, now)
 			sc.Build = s.cfg.Build
 		}
-		return []tablestore.Op{s.writeVersion(sc, change.Actor)}, nil
+		return append(rows, s.writeVersion(sc, change.Actor)), nil
 	})
 	if err != nil {
 		return nil, err
@@ -320,21 +333,29 @@ func (s *Service) Resume(ctx context.Context, change Change) (*Schedule, error) 
 		if err != nil || sc.State != Paused {
 			return nil, cmp.Or(err, ErrState)
 		}
-		// The history says that what was due since then was not fired.
-		many := Fire{
-			From: sc.Last.Add(time.Millisecond), ScheduledFor: now, Outcome: Missed, Version: sc.Version, DecidedAt: now,
-			Count:  countOccurrences(cal, sc.Last.Add(time.Millisecond), now),
-			Detail: "were not fired while the schedule was paused", Actor: change.Actor,
-		}
-		next, due := cal.Next(sc.Last)
+		rows, err := s.recordPause(sc, now, change.Actor)
 		sc.begin(cal, now)
 		sc.Build = s.cfg.Build
-		if !due || next.After(now) {
-			return nil, nil
-		}
-		key := s.key(sc.id, rowRange, newestFirst(now))
-		return []tablestore.Op{{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(&many, nil)}}, nil
+		return rows, err
 	})
+}
+
+// recordPause returns the row that says what was due while the schedule was paused, if there is anything.
+func (s *Service) recordPause(sc *stored, now time.Time, actor string) ([]tablestore.Op, error) {
+	cal, err := calendar.Parse(sc.def.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("schedule %s: %w", sc.id, err)
+	}
+	if next, due := cal.Next(sc.Last); !due || next.After(now) {
+		return nil, nil
+	}
+	from := sc.Last.Add(time.Millisecond)
+	many := Fire{
+		From: from, ScheduledFor: now, Outcome: Missed, Version: sc.Version, DecidedAt: now, Count: countOccurrences(cal, from, now),
+		Detail: "were not fired while the schedule was paused", Actor: actor,
+	}
+	key := s.key(sc.id, rowRange, newestFirst(now))
+	return []tablestore.Op{{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(&many, nil)}}, nil
 }
 
 // turn changes the state, unless the schedule has it.
