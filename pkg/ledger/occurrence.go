@@ -73,16 +73,19 @@ func (a *acceptance) settled(c *idempotencyRecord, row *tablestore.Row) error {
 	return ErrClaimSettled
 }
 
-// Settle gives the claim an outcome without a job, which columns hold, unless it has an outcome. An accept may be under way
-// under the claim: before the outcome replaces it, the job of the accept gets a tombstone, so that it never
-// commits. If the job exists, the claim is left. Settle returns the row as it is afterwards.
-func (l *Ledger) Settle(ctx context.Context, scheduleID, rowKey string, columns tablestore.Properties) (row tablestore.Row, err error) {
+// Settle prepares an outcome without a job for the claim, which columns hold, unless it has an outcome. An accept may be under way
+// under the claim: its job gets a tombstone, so that it never commits. If the job exists, the claim is left. Settle returns
+// the row as it is, and the write of the outcome under the version of the row, whose key is empty if the row is to be left.
+func (l *Ledger) Settle(
+	ctx context.Context, scheduleID, rowKey string, columns tablestore.Properties,
+) (row tablestore.Row, op tablestore.Op, err error) {
 	key := l.recordKey("", scheduleID, rowKey)
 	err = tablestore.Retry(ctx, l.cfg.Random, func() error {
-		op := tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: columns}
+		op = tablestore.Op{}
 		row, err = l.store.Get(ctx, key)
 		switch {
 		case errors.Is(err, tablestore.ErrNotFound):
+			op = tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: columns}
 		case err != nil:
 			return err
 		default:
@@ -96,18 +99,14 @@ func (l *Ledger) Settle(ctx context.Context, scheduleID, rowKey string, columns 
 			if exists, err := l.abandonClaim(ctx, c.JobID); exists || err != nil {
 				return err
 			}
-			op.Verb, op.ETag = tablestore.Replace, row.ETag
+			op = tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: columns}
 		}
-		tags, err := l.store.Commit(ctx, tablestore.Batch{op})
-		if err == nil {
-			row = tablestore.Row{Key: key, ETag: tags[0], Properties: columns}
-		}
-		return err
+		return nil
 	})
 	if err != nil {
-		return row, fmt.Errorf("decide occurrence %s of schedule %s: %w", rowKey, scheduleID, err)
+		err = fmt.Errorf("decide occurrence %s of schedule %s: %w", rowKey, scheduleID, err)
 	}
-	return row, nil
+	return row, op, err
 }
 
 // abandonClaim makes the accept of that job impossible, and reports whether the job exists.

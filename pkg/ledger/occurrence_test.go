@@ -18,22 +18,23 @@ func occurrence(with *tablestore.Op) (ledger.Command, tablestore.Key) {
 	return cmd, tablestore.Key{Table: "luciuscron", Partition: "s", Row: "FIRE:1"}
 }
 
-// An occurrence that is fired between the read and the write of [ledger.Ledger.Settle] keeps its job.
+// An occurrence that is fired before the outcome of [ledger.Ledger.Settle] is written keeps its job.
 func TestSettle_LeavesWhatIsFiredMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	cmd, key := occurrence(nil)
-	var job string
-	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-		if batch[0].Key == key {
-			b.store.set(nil)
-			job = b.Submit(cmd)
-		}
-		return commit()
-	})
-	row, err := b.Settle(t.Context(), "s", key.Row, tablestore.Properties{{Name: "outcome", Value: tablestore.String("missed")}})
-	if err != nil || job == "" || row.Properties.Get("job_id").String() != job || row.Properties.Get("outcome").String() != ledger.ClaimOpen {
-		t.Errorf("the occurrence, whose job is %q, is %v (%v)", job, row.Properties, err)
+	missed := tablestore.Properties{{Name: "outcome", Value: tablestore.String("missed")}}
+	_, op, err := b.Settle(t.Context(), "s", key.Row, missed)
+	if err != nil || op.Key != key {
+		t.Fatalf("the write of the outcome is %v (%v)", op, err)
+	}
+	job := b.Submit(cmd)
+	if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); !errors.Is(err, tablestore.ErrConflict) {
+		t.Errorf("the outcome of what was fired: %v", err)
+	}
+	row, op, err := b.Settle(t.Context(), "s", key.Row, missed)
+	if err != nil || op.Key.Row != "" || row.Properties.Get("job_id").String() != job {
+		t.Errorf("the occurrence, whose job is %q, is %v, and %v is to be written (%v)", job, row.Properties, op, err)
 	}
 }
 

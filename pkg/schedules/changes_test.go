@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/schedules"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -274,4 +275,50 @@ func TestSchedule_AChangeThatLandsLateIsDone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that has not seen an edit refuses an occurrence by the old definition. The refusal is not recorded: the new definition
+// decides.
+func TestSchedule_RefusesNothingForAnEditThatItHasNotSeen(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		def := minutely()
+		def.Overlap = schedules.OverlapSkip
+		h.create(def)
+		h.run(time.Minute + time.Second) // The job of the first occurrence goes on.
+		time.Sleep(30 * time.Second)
+		slow := &slowReads{Store: h.jobs.Store, stand: func() {
+			def.Overlap = schedules.OverlapAllow
+			if _, err := h.ctl.Edit(t.Context(), nightly, def); err != nil {
+				t.Error(err)
+			}
+		}}
+		fast := h.beside(slow)
+		fast.open(schedules.Config{Store: slow, Now: func() time.Time { return tablestore.Now().Add(time.Minute) }})
+		fast.pass()
+		h.run(time.Minute)
+		h.want(fired, fired)
+	})
+}
+
+// What a change decides is recorded with it: an occurrence that is to be tried again still is, if the change fails.
+func TestSchedule_AChangeThatFailsDecidesNothing(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{Limit: func(string) int { return 1 }}, func(t *testing.T, h *house) {
+		def := minutely()
+		def.Every = time.Hour
+		h.create(def)
+		first, _, err := h.ctl.Run(t.Context(), nightly, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.run(time.Hour + time.Minute)
+		failing := h.beside(losesHEAD{h.jobs.Store, tablestore.ErrUnavailable})
+		if _, err := failing.ctl.Pause(t.Context(), nightly); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("the pause: %v", err)
+		}
+		h.jobs.Apply(first.JobID, statemachine.Cancel{})
+		h.run(2 * time.Minute)
+		h.want(fired, fired)
+	})
 }

@@ -49,7 +49,7 @@ func (s *Service) Act(ctx context.Context, entry ledger.Entry) (ledger.FireOutco
 			sc.Next = next
 		}
 	}
-	return ledger.Acted, s.pass(ctx, sc, cal, false)
+	return ledger.Acted, s.pass(ctx, sc, cal)
 }
 
 // abandon makes the create of a schedule impossible whose HEAD is missing.
@@ -97,67 +97,63 @@ func (s *Service) observe(sc *stored, d *decisions) {
 	}
 }
 
-// pass decides the occurrences that are due, and commits HEAD with the rows that say so. settle is as in due: a pass that
-// settles leaves nothing to be tried again. Further occurrences that are due are for the next pass, whose entry is due at once.
-func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar, settle bool) (err error) {
-	now := sc.asOf
-	p := sc.due(cal, now, settle)
-	var d decisions
-	if p.many != nil {
-		if err := s.skipMany(ctx, sc, cal, p.many, now, &d); err != nil {
-			return err
-		}
-		sc.Last = p.many.ScheduledFor
-	}
-	again := false
-	for i := 0; i < len(p.steps) && !again; i++ {
-		if again, err = s.take(ctx, sc, p.steps[i], settle, &d); err != nil {
-			return errors.Join(err, s.markAlone(ctx, &d, err))
-		}
-	}
-	if sc.advance(cal, d.fires); len(d.fires) > 0 {
-		sc.Build = s.cfg.Build
+// pass decides the occurrences that are due, and commits HEAD with the rows that say so. Further occurrences that are due are for
+// the next pass, whose entry is due at once.
+func (s *Service) pass(ctx context.Context, sc *stored, cal *calendar.Calendar) error {
+	d, again, err := s.decideDue(ctx, sc, cal, false)
+	if err != nil {
+		return err
 	}
 	var due time.Time
 	if again {
-		if due = now.Add(tryDelay(sc.Tries)); sc.tryUntil(cal).Before(due) {
+		if due = sc.asOf.Add(tryDelay(sc.Tries)); sc.tryUntil(cal).Before(due) {
 			due = sc.tryUntil(cal)
 		}
 	}
 	trim := sc.Seq%trimEvery == 0
 	if trim {
-		if err := s.planTrim(ctx, sc, now); err != nil {
+		if err := s.planTrim(ctx, sc, sc.asOf); err != nil {
 			return err
 		}
 	}
-	if err := s.commit(ctx, sc, due, d.rows...); err != nil {
-		if s.landed(ctx, sc, err) { // The next pass or try of a change reads HEAD again.
-			s.observe(sc, &d)
-		}
-		return errors.Join(err, s.markAlone(ctx, &d, err))
+	if err := s.record(ctx, sc, due, d); err != nil {
+		return err
 	}
-	s.observe(sc, &d)
 	if trim {
 		return s.trim(ctx, sc)
 	}
 	return nil
 }
 
-// markAlone marks what was fired after HEAD could not be committed, because another process has changed the schedule: what it
-// fires next may come after these occurrences, so that no pass looks at them again.
-func (s *Service) markAlone(ctx context.Context, d *decisions, why error) error {
-	if !errors.Is(why, tablestore.ErrConflict) {
-		return nil
+// record commits HEAD with what was decided. Until then nothing is: if another process has changed HEAD, it decides what was
+// claimed. After an unknown outcome the next pass reads HEAD again.
+func (s *Service) record(ctx context.Context, sc *stored, due time.Time, d decisions) error {
+	err := s.commit(ctx, sc, due, d.rows...)
+	if err == nil || s.landed(ctx, sc, err) {
+		s.observe(sc, &d)
 	}
-	for _, op := range d.rows {
-		if op.Verb != tablestore.Replace {
-			continue
+	return err
+}
+
+// decideDue decides occurrences that are due, by the HEAD that is then to be committed with the rows. settle is as in due: nothing is
+// left to be tried again.
+func (s *Service) decideDue(ctx context.Context, sc *stored, cal *calendar.Calendar, settle bool) (d decisions, again bool, err error) {
+	p := sc.due(cal, sc.asOf, settle)
+	if p.many != nil {
+		if err := s.skipMany(ctx, sc, cal, p.many, sc.asOf, &d); err != nil {
+			return d, false, err
 		}
-		if _, err := s.cfg.Store.Commit(ctx, tablestore.Batch{op}); err != nil && !errors.Is(err, tablestore.ErrConflict) {
-			return fmt.Errorf("mark an occurrence: %w", err)
+		sc.Last = p.many.ScheduledFor
+	}
+	for i := 0; i < len(p.steps) && !again; i++ {
+		if again, err = s.take(ctx, sc, p.steps[i], settle, &d); err != nil {
+			return d, false, err
 		}
 	}
-	return nil
+	if sc.advance(cal, d.fires); len(d.fires) > 0 {
+		sc.Build = s.cfg.Build
+	}
+	return d, again, nil
 }
 
 // take decides one occurrence. If it is refused for a reason that may pass, it is to be tried again, unless the pass settles.
@@ -245,8 +241,8 @@ func (s *Service) settleClaims(ctx context.Context, sc *stored, from, to time.Ti
 	return nil
 }
 
-// decide fires an occurrence, or records that it is missed. It returns what became of it, and the write that marks a claim
-// whose job exists, if the row is to be changed. The error is one of the store, or a refusal that passes.
+// decide fires an occurrence, or prepares that it is missed. It returns what became of it, and the write that says so, if the row is
+// to be changed. The error is one of the store, or a refusal that passes.
 func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Time) (Fire, tablestore.Op, error) {
 	fire := Fire{ScheduledFor: one.at, Version: sc.Version, DecidedAt: now}
 	if !one.fire {
@@ -296,11 +292,12 @@ func reason(err error) string {
 	return "the server could not accept the command"
 }
 
-// settle gives the occurrence the outcome of fire, unless it has one or its job exists.
+// settle prepares the outcome of fire for the occurrence, unless it has one or its job exists. It returns what became of it, and the
+// write that says so, if the row is to be changed.
 func (s *Service) settle(ctx context.Context, id, row string, fire *Fire) (Fire, tablestore.Op, error) {
-	stored, err := s.cfg.Ledger.Settle(ctx, id, row, fireCodec.Encode(fire, nil))
-	if err != nil {
-		return *fire, tablestore.Op{}, err
+	stored, op, err := s.cfg.Ledger.Settle(ctx, id, row, fireCodec.Encode(fire, nil))
+	if err != nil || op.Key.Row != "" {
+		return *fire, op, err
 	}
 	return s.mark(&stored)
 }

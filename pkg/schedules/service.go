@@ -187,7 +187,7 @@ func (s *Service) change(
 		return nil, ErrRevConflict
 	}
 	rev, tried := sc.Rev, ""
-	var ahead decisions
+	var decided decisions
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
 		if sc, err = s.load(ctx, sc.id); err != nil {
 			return err
@@ -200,10 +200,11 @@ func (s *Service) change(
 		case sc.Rev != rev:
 			return ErrRevConflict
 		}
-		if err := s.settleDue(ctx, sc); err != nil {
+		decided = decisions{}
+		if err := s.settleDue(ctx, sc, &decided); err != nil {
 			return again(err)
 		}
-		if ahead, err = s.settleAhead(ctx, sc); err != nil {
+		if err := s.settleAhead(ctx, sc, &decided); err != nil {
 			return err
 		}
 		now := sc.asOf // What came due since then is of the schedule as it is after the change.
@@ -215,7 +216,7 @@ func (s *Service) change(
 		if now.After(sc.Last) {
 			sc.Last = now
 		}
-		err = s.commit(ctx, sc, time.Time{}, append(rows, ahead.rows...)...)
+		err = s.commit(ctx, sc, time.Time{}, append(rows, decided.rows...)...)
 		if tried = sc.Operation; s.landed(ctx, sc, err) {
 			return nil
 		}
@@ -224,7 +225,7 @@ func (s *Service) change(
 	if err != nil {
 		return nil, err
 	}
-	s.observe(sc, &ahead)
+	s.observe(sc, &decided)
 	return sc, nil
 }
 
@@ -238,25 +239,31 @@ func again(err error) error {
 
 // settleAhead decides the occurrences after Last that are claimed: a process whose clock is ahead may be firing them. No pass may
 // come to them after the change, and once that is committed, nobody claims more by the HEAD before it.
-func (s *Service) settleAhead(ctx context.Context, sc *stored) (ahead decisions, err error) {
+func (s *Service) settleAhead(ctx context.Context, sc *stored, d *decisions) error {
 	from, to := sc.Last.Add(time.Millisecond), time.UnixMilli(maxMillis)
-	err = s.settleClaims(ctx, sc, from, to, "was not fired before the schedule was changed", &ahead)
-	for i := range ahead.fires {
-		if at := ahead.fires[i].ScheduledFor; at.After(sc.Last) {
+	err := s.settleClaims(ctx, sc, from, to, "was not fired before the schedule was changed", d)
+	for i := range d.fires {
+		if at := d.fires[i].ScheduledFor; at.After(sc.Last) {
 			sc.Last = at
 		}
 	}
-	return ahead, err
+	return err
 }
 
-// settleDue decides what is due, so that a change of the schedule does not lose it.
-func (s *Service) settleDue(ctx context.Context, sc *stored) error {
+// settleDue decides what is due, so that a change of the schedule does not lose it. It is recorded with the change, so that a change
+// which fails has decided nothing, as far as one pass goes.
+func (s *Service) settleDue(ctx context.Context, sc *stored, d *decisions) error {
 	cal, err := calendar.Parse(sc.def.Spec)
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", sc.id, err)
 	}
 	for sc.State == Active && !sc.Next.After(sc.asOf) {
-		if err := s.pass(ctx, sc, cal, true); err != nil {
+		if len(d.fires) > 0 {
+			if err := s.record(ctx, sc, time.Time{}, *d); err != nil {
+				return err
+			}
+		}
+		if *d, _, err = s.decideDue(ctx, sc, cal, true); err != nil {
 			return err
 		}
 	}
