@@ -94,12 +94,13 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 				return err
 			}
 		}
+		if !own && !w.op.Named && accepted.Job.State == statemachine.JobCancelled {
+			continue // Without an outcome: the next rerun may have to wait.
+		}
 		if item.Outcome = ItemRepeated; own {
 			item.Outcome = ItemApplied
 		}
-		if own || w.op.Named || accepted.Job.State != statemachine.JobCancelled {
-			return nil
-		}
+		return nil
 	}
 }
 

@@ -1,12 +1,15 @@
 package background_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -70,4 +73,43 @@ func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
 	if agg.Job.State.Terminal() || agg.Job.RerunOf != there {
 		t.Errorf("the rerun is %+v", agg)
 	}
+}
+
+// fullOnce refuses the first rerun of one job: its tenant is at its limit.
+type fullOnce struct {
+	background.Rerunner
+	jobID   string
+	refused bool
+}
+
+func (f *fullOnce) Rerun(ctx context.Context, r commands.Rerun) (ledger.Accepted, error) {
+	if r.JobID == f.jobID && !f.refused {
+		f.refused = true
+		return ledger.Accepted{}, ledger.ErrTenantLimit
+	}
+	return f.Rerunner.Rerun(ctx, r)
+}
+
+// The replay of a cancelled rerun is no outcome: if the cancelled one cannot be rerun yet, the job waits.
+func TestBulk_AJobWaitsIfItsCancelledRerunCannotBeRerunYet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, ledgertest.Split())
+		id := w.fail("t", "x")
+		there := w.RerunOf(id, ledger.FromFailed)
+		w.Apply(there, statemachine.Cancel{})
+		full := &fullOnce{Rerunner: accepting(t, w.Ledger), jobID: there}
+		service := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+			Ledger: w.Ledger, Commands: full, Store: w.Store, Table: table,
+		})
+		op := create(t, service, "", background.BulkRequest{})
+		runOn(t, service, op.ID)
+		page := get(t, service, op.ID)
+		if !full.refused || page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 1}) {
+			t.Fatalf("%+v, items %+v", page.Operation, page.Items)
+		}
+		if agg := w.Read(page.Items[0].NewJobID); page.Items[0].Outcome != background.ItemApplied || agg.Job.RerunOf != there {
+			t.Errorf("item %+v, its rerun %+v", page.Items[0], agg)
+		}
+	})
 }
