@@ -80,12 +80,15 @@ func (s *scripted) wantAsked(t *testing.T, want ...string) {
 
 const operationID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c00"
 
-// operation returns a retry of three jobs, of which done have been tried.
+// operation returns a retry of three jobs, of which done have been tried. One that is DONE has no other jobs.
 func operation(state api.OperationState, done int) api.Operation {
 	op := api.Operation{
 		OperationID: operationID, Kind: api.OperationKindRetry, State: state, Matched: 3, Done: done, Caller: "ops-1", RatePerSecond: 20,
 		Reason: "the scanner is clean", CreatedAt: at(time.Minute), UpdatedAt: at(2 * time.Second), From: api.RerunFromFailed,
 		Filter: api.OperationFilter{Service: "ocr"}, Items: []api.OperationItem{},
+	}
+	if state == api.OperationStateDone {
+		op.Matched = done
 	}
 	if op.Applied = done; done == 3 {
 		op.Applied, op.Failed = 1, 1
@@ -356,6 +359,13 @@ func TestOperations(t *testing.T) {
 	if _, err := l.run(t, "operations", "get", operationID, "--watch"); cli.ExitCode(err) != cli.ExitFailed ||
 		!strings.Contains(err.Error(), "cancelled after 2 of 3 jobs") {
 		t.Errorf("an operation that is cancelled: %v", err)
+	}
+	incomplete := operation(api.OperationStateDone, 2)
+	incomplete.Matched = 3
+	server.answers[path] = []any{running, incomplete}
+	if _, err := l.run(t, "operations", "get", operationID, "--watch"); cli.ExitCode(err) != cli.ExitFailed ||
+		!strings.Contains(fmt.Sprint(err), "ended without the outcome of 1 of 3 jobs") {
+		t.Errorf("an operation that ended without the outcome of a job: %v", err)
 	}
 	server.answers[path] = []any{apierror.NotFound}
 	if _, err := l.run(t, "operations", "get", operationID); cli.ExitCode(err) != cli.ExitNotFound {

@@ -179,6 +179,9 @@ func operationOutcome(op *api.Operation) error {
 	case op.State == api.OperationStateCancelled:
 		jobs := diagnosis.Count(op.Matched, "job")
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("the operation was cancelled after %d of %s", op.Done, jobs)}
+	case op.Done < op.Matched:
+		jobs := diagnosis.Count(op.Matched, "job")
+		return &Error{Code: ExitFailed, Err: fmt.Errorf("the operation ended without the outcome of %d of %s", op.Matched-op.Done, jobs)}
 	case op.Failed > 0:
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %s could not be changed", op.Failed, diagnosis.Count(op.Matched, "job"))}
 	}
