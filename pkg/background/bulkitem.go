@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -151,6 +152,9 @@ func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
 	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID })
 }
 
+// maxDetail bounds the detail of an item, in bytes.
+const maxDetail = 1024
+
 // refused sets the outcome of a job that was not changed, or returns err if the job must
 // wait for its tenant or the store.
 func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
@@ -160,7 +164,8 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 		}
 	}
 	reason := apierror.From(ledger.Problem(err))
-	item.Detail = reason.Summary()
+	detail := reason.Summary() // It may name a key of the payload, which has any length.
+	item.Detail = strings.ToValidUTF8(detail[:min(len(detail), maxDetail)], "")
 	if reason.Code.Status() < 500 { // The job, or what is asked of it, is at fault.
 		item.Outcome = ItemSkipped
 		return nil

@@ -2,12 +2,14 @@ package background_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -110,6 +112,39 @@ func TestBulk_AJobWaitsIfItsCancelledRerunCannotBeRerunYet(t *testing.T) {
 		}
 		if agg := w.Read(page.Items[0].NewJobID); page.Items[0].Outcome != background.ItemApplied || agg.Job.RerunOf != there {
 			t.Errorf("item %+v, its rerun %+v", page.Items[0], agg)
+		}
+	})
+}
+
+// The detail of an item fits into its row, however long the key of the payload is that it names.
+func TestBulk_ALongReasonHoldsUpNoOtherJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch(0)
+		all := jobs.fail("t", 50, "x")
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.ID != all[7] {
+				return nil
+			}
+			return &apierror.Error{Code: apierror.PayloadInvalid, Errors: []apierror.Violation{{
+				Pointer: "/payload/" + strings.Repeat("é", 40_000), Message: "is not allowed here",
+			}}}
+		}
+		service := serve(t, jobs, ledgertest.Split())
+		op := create(t, service, "", background.BulkRequest{})
+		runOn(t, service, op.ID)
+		page := get(t, service, op.ID)
+		if page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 49, Skipped: 1}) {
+			t.Fatalf("%+v", page.Operation)
+		}
+		for _, item := range page.Items {
+			want := ""
+			if item.JobID == all[7] {
+				want = "/payload/" + strings.Repeat("é", 507) // 1023 bytes: the next character would be cut.
+			}
+			if item.Detail != want {
+				t.Errorf("the detail of a job that is %s has %d bytes: %.40q", item.Outcome, len(item.Detail), item.Detail)
+			}
 		}
 	})
 }
