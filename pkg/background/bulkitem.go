@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -148,8 +149,14 @@ func (w *bulkWorker) madeByThis(ctx context.Context, jobID string) (bool, error)
 	}
 }
 
+// maxSkew is more than the clocks of two servers differ by, and less than an operation is kept.
+const maxSkew = time.Hour
+
+// names reports whether an entry names this operation, and not a removed one that had the same key and
+// so the same id.
 func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
-	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID })
+	oldest := w.op.CreatedAt.Add(-maxSkew)
+	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID && e.At.After(oldest) })
 }
 
 // maxDetail bounds the detail of an item, in bytes.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -145,6 +146,33 @@ func TestBulk_ALongReasonHoldsUpNoOtherJob(t *testing.T) {
 			if item.Detail != want {
 				t.Errorf("the detail of a job that is %s has %d bytes: %.40q", item.Outcome, len(item.Detail), item.Detail)
 			}
+		}
+	})
+}
+
+// A new operation has the id of a removed one with the same key. What the removed one did is in the
+// histories of the jobs under that id, and is none of the work of the new one.
+func TestBulk_AKeyUsedAgainAfterTheRemovalPausesTheJobAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, ledgertest.Split())
+		id := w.accept("t", "OCR")
+		request := background.BulkRequest{Kind: background.KindPause, JobIDs: []string{id}}
+		first := create(t, w.Operations, "key", request)
+		runOnce(t, runner(t, w.Operations))
+		w.Apply(id, statemachine.Resume{})
+		time.Sleep(7*24*time.Hour + time.Minute)
+		if pass := runOnce(t, runner(t, w.Operations)); pass.Removed != 1 {
+			t.Fatalf("not removed: %+v", pass)
+		}
+		second := create(t, w.Operations, "key", request)
+		runOnce(t, runner(t, w.Operations))
+		page := get(t, w.Operations, second.ID)
+		if second.ID != first.ID || page.Items[0].Outcome != background.ItemApplied {
+			t.Errorf("%+v after the operation %s", page, first.ID)
+		}
+		if got := w.Read(id).Job.State; got != statemachine.JobPaused {
+			t.Errorf("the job is %s", got)
 		}
 	})
 }

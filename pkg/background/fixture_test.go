@@ -252,7 +252,7 @@ func (s *sketch) Job(_ context.Context, jobID string) (*statemachine.Aggregate, 
 func (s *sketch) History(_ context.Context, jobID string, _ int64, _ int) ([]ledger.HistoryEntry, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ledger.HistoryEntry{{RequestID: s.by[jobID]}}, 0, nil
+	return []ledger.HistoryEntry{{RequestID: s.by[jobID], At: ledger.IDTime(jobID)}}, 0, nil
 }
 
 func (s *sketch) Rerun(ctx context.Context, r commands.Rerun) (ledger.Accepted, error) {
