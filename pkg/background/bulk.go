@@ -134,9 +134,8 @@ func lost(err error) bool { return errors.Is(err, errLost) || errors.Is(err, err
 // fire removes the operation of an entry, or takes the lease and starts a worker. The worker of
 // an operation that was cancelled only stores the sum of its items.
 func (b *Bulk) fire(ctx context.Context, entry *ledger.Entry, pass *Pass, work *sync.WaitGroup) error {
-	rows := []tablestore.Key{b.cfg.Operations.entryKey(entry.Due, entry.JobID, entry.Nonce)}
 	at, old := tablestore.Now(), false
-	op, err := b.cfg.Operations.update(ctx, entry.JobID, func(op *Operation) (bool, error) {
+	op, head, err := b.cfg.Operations.update(ctx, entry.JobID, func(op *Operation) (bool, error) {
 		if op.Set != entry.Nonce {
 			return false, errNoOperation
 		}
@@ -149,10 +148,11 @@ func (b *Bulk) fire(ctx context.Context, entry *ledger.Entry, pass *Pass, work *
 	})
 	switch {
 	case old:
-		rows = append(rows, b.cfg.Operations.key(rowHead, op.ID))
-	case err != nil && !errors.Is(err, errNoOperation):
+	case errors.Is(err, errNoOperation):
+		head = "" // None, or that of other items.
+	case err != nil:
 		return err
-	case err == nil:
+	default:
 		if op.State == OperationRunning {
 			pass.Done++
 		}
@@ -166,7 +166,8 @@ func (b *Bulk) fire(ctx context.Context, entry *ledger.Entry, pass *Pass, work *
 		return nil
 	}
 	pass.Removed++
-	return b.cfg.Operations.discard(ctx, entry.JobID, entry.Nonce, rows...)
+	due := b.cfg.Operations.entryKey(entry.Due, entry.JobID, entry.Nonce)
+	return b.cfg.Operations.discard(ctx, entry.JobID, entry.Nonce, due, head)
 }
 
 // bulkWorker works on one operation. mu guards the fields below it; only the worker's own
@@ -325,7 +326,7 @@ func (w *bulkWorker) save(ctx context.Context, next time.Duration) error {
 		}
 	}
 	w.fresh = nil
-	op, err := w.cfg.Operations.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
+	op, _, err := w.cfg.Operations.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
 		if !op.Due.Equal(w.op.Due) {
 			return false, errLost
 		}

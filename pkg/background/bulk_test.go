@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -393,6 +394,42 @@ func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 		if err != nil || len(all.Rows) != 0 {
 			t.Errorf("left %d rows, %v", len(all.Rows), err)
+		}
+	})
+}
+
+// Two runners remove one operation, and a client uses its key again before the slower one is done.
+func TestBulk_ALateRemovalKeepsANewOperationWithTheKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs, store := newSketch(3), ledgertest.Split()
+		service := serve(t, jobs, store)
+		old := create(t, service, "key", background.BulkRequest{})
+		runOnce(t, runner(t, service))
+		time.Sleep(7*24*time.Hour + time.Minute)
+		var fresh background.Operation
+		slow := storetest.BeforeCommit(store, func(batch tablestore.Batch) error {
+			last := slices.ContainsFunc(batch, func(op tablestore.Op) bool { return strings.HasPrefix(op.Key.Row, "head") })
+			if last && fresh.ID == "" {
+				runOnce(t, runner(t, service))
+				fresh = create(t, service, "key", background.BulkRequest{})
+			}
+			return nil
+		})
+		if pass := runOnce(t, runner(t, serve(t, jobs, slow))); pass.Removed != 1 {
+			t.Errorf("the slow runner: %+v", pass)
+		}
+		page, err := service.Get(t.Context(), fresh.ID, "", 10, "")
+		if err != nil || fresh.ID != old.ID || page.Set != fresh.Set || page.Set == old.Set || len(page.Items) != 3 {
+			t.Fatalf("%v, the new operation %+v after the old one %+v", err, page, old)
+		}
+		runOnce(t, runner(t, service))
+		if page := get(t, service, fresh.ID); page.State != background.OperationDone {
+			t.Errorf("the new operation is %+v", page.Operation)
+		}
+		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
+		if err != nil || len(all.Rows) != 2 {
+			t.Errorf("%d rows, want the HEAD and its entry: %v", len(all.Rows), err)
 		}
 	})
 }

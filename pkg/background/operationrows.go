@@ -142,12 +142,11 @@ func (s *Operations) load(ctx context.Context, id string) (Operation, tablestore
 }
 
 // update applies change to an operation and stores it under its ETag, with its entry if Due
-// has changed, unless change reports that nothing changed. It may call change several times.
-func (s *Operations) update(ctx context.Context, id string, change func(op *Operation) (bool, error)) (Operation, error) {
-	var op Operation
-	err := tablestore.Retry(ctx, s.cfg.Random, func() error {
-		var tag tablestore.ETag
-		var err error
+// has changed, unless change reports that nothing changed. It may call change several times. The ETag is
+// the one that the operation was last read under.
+func (s *Operations) update(ctx context.Context, id string, change func(op *Operation) (bool, error),
+) (op Operation, tag tablestore.ETag, err error) {
+	err = tablestore.Retry(ctx, s.cfg.Random, func() error {
 		if op, tag, err = s.load(ctx, id); err != nil {
 			return err
 		}
@@ -164,19 +163,24 @@ func (s *Operations) update(ctx context.Context, id string, change func(op *Oper
 		}
 		return nil
 	})
-	return op, err
+	return op, tag, err
 }
 
-// discard removes a set of items, then the rows that lead to them.
-func (s *Operations) discard(ctx context.Context, id, set string, rows ...tablestore.Key) error {
+// discard removes a set of items, then the entry that leads to them, and the HEAD that has this ETag, if
+// any. Another HEAD stays: it is that of a new operation with the same key.
+func (s *Operations) discard(ctx context.Context, id, set string, entry tablestore.Key, head tablestore.ETag) error {
 	if err := tablestore.DiscardAll(ctx, s.cfg.Store, s.itemQuery(id, set, 0), ""); err != nil {
 		return fmt.Errorf("remove the items of operation %s: %w", id, err)
 	}
-	var batch tablestore.Batch
-	for _, key := range rows {
-		batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: key})
+	batch := tablestore.Batch{{Verb: tablestore.Discard, Key: entry}}
+	if head != "" {
+		batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: s.key(rowHead, id), ETag: head})
 	}
-	if _, err := s.cfg.Store.Commit(ctx, batch); err != nil {
+	_, err := s.cfg.Store.Commit(ctx, batch)
+	if errors.Is(err, tablestore.ErrConflict) { // Another runner removed the HEAD.
+		_, err = s.cfg.Store.Commit(ctx, batch[:1])
+	}
+	if err != nil {
 		return fmt.Errorf("remove operation %s: %w", id, err)
 	}
 	return nil

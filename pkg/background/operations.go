@@ -252,7 +252,7 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	case readErr == nil && found.Set == op.Set:
 		return found, nil
 	case errors.Is(err, tablestore.ErrConflict):
-		_ = s.discard(ctx, op.ID, op.Set, draft) // If that fails, the draft's entry does it.
+		_ = s.discard(ctx, op.ID, op.Set, draft, "") // If that fails, the draft's entry does it.
 	}
 	return found, readErr
 }
@@ -434,7 +434,7 @@ func (o *Operation) sortKey() string {
 // that moment are finished, and nothing is undone. An operation that has ended does not
 // change. The errors are [*apierror.Error]s, not_found if there is no such operation.
 func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
-	op, err := s.update(ctx, id, func(op *Operation) (bool, error) {
+	op, _, err := s.update(ctx, id, func(op *Operation) (bool, error) {
 		if op.State != OperationRunning {
 			return false, nil
 		}
