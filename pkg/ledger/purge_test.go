@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,6 +153,35 @@ func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
 		}
 		if left := everything(t, memory); len(left) != 0 {
 			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// A job may have two entries, if two replicas put its purge off at the same time. They purge the job once,
+// and keep no other job of the page.
+func TestPurge_OfAJobWithTwoEntries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory()
+		var archived atomic.Int64
+		b := wholly(t, store, ledger.Config{Archive: func(context.Context, *ledger.Archived) error {
+			archived.Add(1)
+			return nil
+		}})
+		b.endedJobs(t, 3)
+		time.Sleep(2 * time.Hour)
+		b.fireWebhooks(t)
+		due := b.Entries(ledger.Retention, time.Now())
+		again := due[0]
+		again.Due = again.Due.Add(5 * time.Millisecond)
+		b.Put(entryKey(&again), b.Row(entryKey(&due[0])).Properties)
+		due = append(due, again)
+		want := []ledger.Purged{ledger.PurgeElsewhere, ledger.PurgeDone, ledger.PurgeDone, ledger.PurgeDone}
+		if got := outcomes(t, b.Ledger.Purge(t.Context(), due)); !slices.Equal(got, want) {
+			t.Errorf("outcomes %v, want %v", got, want)
+		}
+		if left := everything(t, store); len(left) != 0 || archived.Load() != 3 {
+			t.Errorf("%d jobs are archived; left: %q", archived.Load(), left)
 		}
 	})
 }

@@ -108,7 +108,7 @@ const (
 	PurgeLater
 	// PurgeNever: the job may not be purged.
 	PurgeNever
-	// PurgeElsewhere: another process has purged the job, or is purging it.
+	// PurgeElsewhere: another process has purged the job, or is purging it, or a later entry of the job decides.
 	PurgeElsewhere
 )
 
@@ -177,11 +177,15 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	if err != nil {
 		return err
 	}
+	last := make(map[string]int, len(entries)) // The job's other entries are deleted before this one may be put off.
+	for i := range entries {
+		last[entries[i].JobID] = i
+	}
 	snapshots, keeps := make([]snapshot, len(entries)), make([]bool, len(entries))
 	for i := range entries {
 		s := &snapshots[i]
 		s.job, results[i] = jobs[0][i], PurgeResult{Outcome: PurgeElsewhere}
-		if s.job.ETag != "" {
+		if s.job.ETag != "" && last[entries[i].JobID] == i {
 			results[i].Err = decodeJob(&s.job, &s.agg.Job, &s.head)
 			results[i].Outcome = l.purgeable(s)
 		}
