@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // lines returns a script on a process whose store has hooks.
@@ -187,6 +188,43 @@ func TestLine_PurgeOfAJobThatBlocks(t *testing.T) {
 			purge(ledger.PurgeDone)
 			if _, err := s.Job(t.Context(), s.jobs["a"]); !errors.Is(err, ledger.ErrJobNotFound) {
 				t.Errorf("the job is still there: %v", err)
+			}
+		})
+	})
+}
+
+// Two replicas that put off the purge of one job at the same time leave one entry.
+func TestLine_PurgePutOffByTwoReplicas(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			meanwhile := func() {}
+			hooked := storetest.BeforeCommit(store, func(batch tablestore.Batch) error {
+				if strings.HasPrefix(batch[0].Key.Row, string(ledger.Retention)) {
+					do := meanwhile
+					meanwhile = func() {}
+					do()
+				}
+				return nil
+			})
+			cfg := ledger.Config{Store: hooked, Shared: true, Shards: 1, Retention: time.Hour}
+			s, replica := newLineScript(t, ledgertest.Open(t, cfg)), ledgertest.Open(t, cfg)
+			s.play(`
+				accept a
+				fail a`)
+			time.Sleep(2 * time.Hour)
+			s.play(`wait 1s`)
+			due := s.Entries(ledger.Retention, time.Now())
+			met := false
+			meanwhile = func() {
+				time.Sleep(5 * time.Millisecond)
+				met = replica.Purge(t.Context(), due)[0] == ledger.PurgeResult{Outcome: ledger.PurgeLater}
+			}
+			if got := s.Purge(t.Context(), due)[0]; got.Outcome != ledger.PurgeLater || got.Err != nil || !met {
+				t.Fatalf("the purge is %v, %v; that of the other replica was put off: %t", got.Outcome, got.Err, met)
+			}
+			if left := s.Entries(ledger.Retention, time.Now().Add(time.Hour)); len(left) != 1 || !left[0].Due.After(time.Now()) {
+				t.Errorf("entries %v", left)
 			}
 		})
 	})

@@ -68,6 +68,16 @@ func (l *Ledger) purgeEntry(job *statemachine.Job, due time.Time) tablestore.Op 
 	return l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})
 }
 
+// putOff writes an entry that purges a job again within [purgeAgain]. Replicas that put off one entry at the
+// same time write the same row. It is never the old entry's, not even if the clock has gone back.
+func (l *Ledger) putOff(job *statemachine.Job, old time.Time) tablestore.Op {
+	now := tablestore.Now()
+	if now.Before(old) {
+		now = old
+	}
+	return l.purgeEntry(job, now.Add(purgeAgain).Truncate(purgeAgain))
+}
+
 // retainTombstone deletes the index rows of an abandoned accept, and writes the entry that
 // deletes its tombstone. The tombstone is kept as long as a job, and longer than a commit
 // can be delayed: a late commit must find it.
@@ -127,7 +137,7 @@ const (
 	// purgeHold is how long the job of a tombstone is left to the process that began to purge
 	// it. After that, the process is taken to have crashed.
 	purgeHold = 30 * time.Second
-	// purgeAgain is how long the purge of a job is put off that keeps its place in a line. A line may be
+	// purgeAgain is how long the purge of a job is put off, at most, that keeps its place in a line. A line may be
 	// blocked for months.
 	purgeAgain = time.Minute
 )
@@ -226,7 +236,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 			result.Outcome = PurgeLater // The work after the end is not done; it would continue after the purge.
 			continue
 		case keeps[i]:
-			batches = append(batches, tablestore.Batch{l.purgeEntry(&s.agg.Job, tablestore.Now().Add(purgeAgain))})
+			batches = append(batches, tablestore.Batch{l.putOff(&s.agg.Job, entries[i].Due)})
 		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
 			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
@@ -334,7 +344,7 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 		case err != nil:
 			return 0, err
 		case keeps:
-			if _, err := l.store.Commit(ctx, tablestore.Batch{l.purgeEntry(&s.agg.Job, tablestore.Now().Add(purgeAgain))}); err != nil {
+			if _, err := l.store.Commit(ctx, tablestore.Batch{l.putOff(&s.agg.Job, entry.Due)}); err != nil {
 				return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
 			}
 			return PurgeLater, l.drop(ctx, entry)
