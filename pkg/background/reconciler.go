@@ -199,7 +199,7 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 
 // RunOnce checks one page of jobs or, at the end of a round, of the ready index, the lines or the schedules;
 // in a fast round it checks several. It reports More until the round ends. The next pass repeats a
-// page that could not be read. One pass runs at a time.
+// page that an outage of the store has cut short; rows that cannot be read are passed over. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
@@ -257,10 +257,10 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		r.fast = counts.Begin()
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
-	if err != nil {
+	if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) || ctx.Err() != nil {
 		return Pass{More: true}, 0, err
 	}
-	for i := range findings {
+	for i := range findings { // After any other error, too: a row that cannot be read must not end the walk.
 		found := &findings[i]
 		if counts != nil && found.Job != nil {
 			counts.Walked(found.Job)

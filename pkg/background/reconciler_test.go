@@ -55,7 +55,7 @@ func (w *ward) Exclusive() bool { return true }
 
 func (w *ward) Inspect(_ context.Context, shard, _ int, from string) ([]ledger.Finding, string, error) {
 	if w.err != nil {
-		return nil, "", w.err
+		return w.findings[shard], "", w.err
 	}
 	if from == "" && shard == 0 {
 		return nil, "more", nil
@@ -316,9 +316,9 @@ func TestReconciler_AFastPassChecksManyPages(t *testing.T) {
 func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
-	w := &ward{err: away}
+	w := &ward{err: tablestore.ErrUnavailable}
 	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w})
-	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.More {
+	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !pass.More {
 		t.Errorf("%+v, %v", pass, err)
 	}
 	w.err = nil
@@ -335,6 +335,57 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 		t.Errorf("at the end of the ready index: %+v, %v", pass, err)
 	}
 	round(t, c) // The list of lines is left.
+}
+
+// A job whose rows cannot be read ends no round: the other jobs are inspected and counted, and the ready index, the
+// lines and the schedules are walked.
+func TestReconciler_PassesAJobThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{})
+	l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 1})
+	w := &world{Ledger: l}
+	for range 5 {
+		w.accept("tenant", "OCR")
+	}
+	live := l.LiveJobs()
+	key := tablestore.Key{Table: "luciusledger", Partition: live[1], Row: "JOB"}
+	l.Put(key, slices.DeleteFunc(slices.Clone(l.Row(key).Properties), func(p tablestore.Property) bool { return p.Name == "state" }))
+	counts := &counting{}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: l, Counts: counts, Page: 2})
+	failed := 0
+	for range 20 {
+		pass, err := c.RunOnce(t.Context())
+		if err != nil {
+			failed++
+		}
+		if !pass.More {
+			break
+		}
+	}
+	if report := c.Report(); report.RoundEnded.IsZero() || report.Checked != 4 || failed == 0 {
+		t.Errorf("%d passes failed; %+v", failed, report)
+	}
+	if want := []string{"begin", live[0], live[2], live[3], live[4], "end"}; !slices.Equal(counts.calls, want) {
+		t.Errorf("the counts got %q, want %q", counts.calls, want)
+	}
+}
+
+// A pass during an outage leaves its page to the next one, so that each job is counted once.
+func TestReconciler_CountsAJobOnceAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []error{tablestore.ErrUnavailable, tablestore.ErrUnknown} {
+		counts := &counting{}
+		w := &ward{err: outage, findings: [2][]ledger.Finding{{{JobID: "one", Job: job("one")}}}}
+		c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w, Counts: counts})
+		if pass, err := c.RunOnce(t.Context()); !errors.Is(err, outage) || !pass.More {
+			t.Errorf("%v: %+v, %v", outage, pass, err)
+		}
+		w.err = nil
+		round(t, c)
+		if got := len(slices.DeleteFunc(counts.calls, func(call string) bool { return call != "one" })); got != 1 {
+			t.Errorf("%v: the job is counted %d times", outage, got)
+		}
+	}
 }
 
 func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {

@@ -36,21 +36,27 @@ func (f *Finding) Fields() statemachine.LogFields {
 
 // Inspect checks one page of the slots of a shard: each slot must have a live job, and each
 // live job must have an entry or a ready hint that will continue it, or be paused. It
-// repairs what it can, and returns the start of the next page.
-func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]Finding, string, error) {
+// repairs what it can, and returns the start of the next page. Jobs that cannot be read are
+// skipped and returned as an error; an outage of the store, or the context's end, ends the page.
+func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) (findings []Finding, next string, bad error) {
 	page, err := l.slotPage(ctx, "", shard, limit, from)
 	if err != nil {
 		return nil, "", err
 	}
-	findings := make([]Finding, 0, len(page.Rows))
+	findings = make([]Finding, 0, len(page.Rows))
 	for _, row := range page.Rows {
 		finding, err := l.inspect(ctx, row)
-		if err != nil {
-			return findings, "", fmt.Errorf("inspect job %s: %w", finding.JobID, err)
+		if err == nil {
+			findings = append(findings, finding)
+			continue
 		}
-		findings = append(findings, finding)
+		err = fmt.Errorf("inspect job %s: %w", finding.JobID, err)
+		if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) || ctx.Err() != nil {
+			return findings, "", err
+		}
+		bad = errors.Join(bad, err)
 	}
-	return findings, page.Next, nil
+	return findings, page.Next, bad
 }
 
 // inspect checks one slot and its job.

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +87,29 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 			t.Errorf("the late commit: %v", err)
 		}
 	})
+}
+
+// A job whose rows cannot be read keeps no other job of its page from being inspected.
+func TestInspect_SkipsAJobThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	b := pulling(t, split())
+	for _, hash := range []string{"a", "b", "c", "d"} {
+		b.Submit(command(hash))
+	}
+	live := b.LiveJobs()
+	b.rewrite(t, live[1], "JOB", func(p tablestore.Properties) tablestore.Properties {
+		return slices.DeleteFunc(slices.Clone(p), func(p tablestore.Property) bool { return p.Name == "state" })
+	})
+	found, next, err := b.Inspect(t.Context(), 0, 3, "")
+	if err == nil || !strings.Contains(err.Error(), live[1]) {
+		t.Errorf("the error is %v, want one that names job %s", err, live[1])
+	}
+	if len(found) != 2 || found[0].JobID != live[0] || found[1].JobID != live[2] {
+		t.Errorf("found %+v, want jobs %s and %s", found, live[0], live[2])
+	}
+	if found, next, err = b.Inspect(t.Context(), 0, 3, next); err != nil || next != "" || len(found) != 1 || found[0].JobID != live[3] {
+		t.Errorf("the next page has %+v, %q, %v; want job %s", found, next, err, live[3])
+	}
 }
 
 func TestInspect_ReturnsTheStoresErrors(t *testing.T) {
