@@ -230,6 +230,45 @@ func TestLine_PurgePutOffByTwoReplicas(t *testing.T) {
 	})
 }
 
+// Of the entries of a job whose purge is put off one is left in the end, also if the clock has gone back.
+func TestLine_PurgePutOffEndsWithOneEntry(t *testing.T) {
+	t.Parallel()
+	for name, dues := range map[string][]time.Duration{
+		"of two entries": {-time.Second, 0}, "not due any more": {time.Minute}, "one of two not due any more": {0, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newLineScript(t, ledgertest.Open(t, ledger.Config{Store: store, Shards: 1, Retention: time.Hour}))
+					s.play(`
+						accept a
+						fail a
+						wait 2h`)
+					old := s.Entries(ledger.Retention, time.Now())[0]
+					properties := s.Row(entryKey(&old)).Properties
+					s.Discard(entryKey(&old))
+					var page []ledger.Entry
+					for _, due := range dues {
+						entry := old
+						entry.Due = time.Now().Truncate(time.Minute).Add(due)
+						s.Put(entryKey(&entry), properties)
+						page = append(page, entry)
+					}
+					for range 3 {
+						outcomes(t, s.Purge(t.Context(), page))
+						time.Sleep(time.Minute)
+						page = s.Entries(ledger.Retention, time.Now())
+					}
+					if left := s.Entries(ledger.Retention, time.Now().Add(time.Hour)); len(left) != 1 {
+						t.Errorf("entries %v", left)
+					}
+				})
+			})
+		})
+	}
+}
+
 // meddled is an atomic store on which something else happens just before a write to a line.
 type meddled struct {
 	tablestore.AtomicStore
