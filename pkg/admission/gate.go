@@ -429,27 +429,47 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.cfg.Clock()
-	switch {
-	case g.stale(now):
-		return false
-	case len(g.limits)+len(g.closures) == 0:
+	missed, ok := g.lacks(covering(service, stepType, tenantID), now)
+	if missed == nil {
+		return ok
+	}
+	if missed.missed.places(now.Mono) == 0 {
+		missed.missed.add(1, 1, now.Mono)
+	}
+	g.ask()
+	return false
+}
+
+// Leasable reports whether a directive could be started now, or lacks only tokens for which no
+// window has to pass. It asks for none: a claim that is woken asks for as many as it has places.
+func (g *Gate) Leasable(service, stepType, tenantID string) bool {
+	if g == nil {
 		return true
 	}
-	scopes := covering(service, stepType, tenantID)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.cfg.Clock()
+	missed, ok := g.lacks(covering(service, stepType, tenantID), now)
+	return ok && (missed == nil || missed.again <= now.Mono)
+}
+
+// lacks returns the limit that lacks a token for a start, nil if none does. ok is false if
+// something else holds the start back. The lock is held.
+func (g *Gate) lacks(scopes [4]Scope, now Reading) (missed *limit, ok bool) {
+	switch {
+	case g.stale(now):
+		return nil, false
+	case len(g.limits)+len(g.closures) == 0:
+		return nil, true
+	}
 	if _, _, open := g.ramps(scopes[:], now.Wall); !open {
-		return false
+		return nil, false
 	}
 	if _, full := g.full(scopes, now); full {
-		return false
+		return nil, false
 	}
-	if _, missed, _ := g.firsts(scopes, now); missed != nil {
-		if missed.missed.places(now.Mono) == 0 {
-			missed.missed.add(1, 1, now.Mono)
-		}
-		g.ask()
-		return false
-	}
-	return true
+	_, missed, _ = g.firsts(scopes, now)
+	return missed, true
 }
 
 // Covers reports whether a limit or a closure covers the directive, whether or not it holds it

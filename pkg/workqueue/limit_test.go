@@ -464,3 +464,65 @@ func TestLimit_Closure(t *testing.T) {
 		}
 	})
 }
+
+// While something else holds a tenant back, the service's tokens wake the claims of other tenants.
+func TestLimit_TokensWakeNoClaimThatIsHeldBack(t *testing.T) {
+	t.Parallel()
+	for name, narrower := range map[string]admission.Limit{
+		"at its own limit":         {Scope: ocrOfA, Count: 1, Window: longWindow},
+		"as many run as may":       {Scope: ocrOfA, MaxRunning: 1},
+		"closed for its work only": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, store *tapped) {
+				l := limitedTo(t, store, admission.Limit{Scope: ocr, Count: 50, Window: 5 * time.Second})
+				if narrower.Service != "" {
+					_, err := l.stored.SetLimit(t.Context(), narrower)
+					musttest.NoError(t, err)
+					musttest.NoError(t, l.gate.Refresh(t.Context()))
+				}
+				l.accepts(2, "tenant_a")
+				if got := len(l.get(t, 1)); got != 1 {
+					t.Fatalf("the first claim got %d items, want 1", got)
+				}
+				if now := tablestore.Now(); narrower.Service == "" {
+					l.gate.Close(statemachine.Closure{
+						Service: "ocr", TenantID: "tenant_a", Until: now.Add(time.Hour), ResultAt: now, Actor: "w1",
+					})
+				}
+				l.accepts(1, "tenant_b")
+				time.Sleep(time.Second) // No token is leased for items to come.
+				ended := make(chan struct{})
+				held := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+					Owner: "w1", RequestID: "held", Tenants: []string{"tenant_a"}, Max: 1, Wait: 10 * time.Minute, Ended: ended,
+				})
+				answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+					Owner: "w2", RequestID: "free", Tenants: []string{"tenant_b"}, Max: 1, Wait: 30 * time.Second,
+				})
+				if got := len(answer()); got != 1 {
+					t.Errorf("the other tenant's claim got %d items, want 1", got)
+				}
+				close(ended)
+				if got := len(held()); got != 0 {
+					t.Errorf("the claim that is held back got %d items", got)
+				}
+			})
+		})
+	}
+}
+
+// A waiting claim whose items need tokens of two limits gets as many as both allow.
+func TestLimit_WaitingClaimGetsTokensOfTwoLimits(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		l := withLimits(t, store, 10, ocr, ocrOfA)
+		l.accepts(5, "tenant_a")
+		answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "waits", Max: 5, Wait: time.Minute,
+		})
+		if got := len(answer()); got != 5 {
+			t.Errorf("the claim got %d items, want 5", got)
+		}
+	})
+}

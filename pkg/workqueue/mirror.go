@@ -376,7 +376,8 @@ func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 }
 
 // granted wakes claims for which the scope has tokens now: one for each token, all of them if
-// the number is negative.
+// the number is negative. A claim that something else holds back would use up the wake-up of
+// another, and not the token.
 func (m *Mirror) granted(scope admission.Scope, tokens int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -389,7 +390,10 @@ func (m *Mirror) granted(scope admission.Scope, tokens int) {
 				if tokens == 0 {
 					return
 				}
-				if !m.wakeFirst(func(c *claim) bool { return c.wants(s.kind) && c.admits(t.tenant) }) {
+				if !m.wakeFirst(func(c *claim) bool {
+					return c.wants(s.kind) && c.admits(t.tenant) &&
+						(tokens < 0 || c.q.limits.Leasable(s.kind.Service, s.kind.StepType, t.tenant))
+				}) {
 					break
 				}
 				tokens--
