@@ -172,6 +172,9 @@ type claim struct {
 	// missed are the limits and closures that hold back what this pick looks at: others of
 	// their items need not ask.
 	missed []admission.Scope
+	// lacked is for how many places each limit was asked since the claim last waited: it looks more
+	// than once, and of tokens that are leased twice for one place half would lapse.
+	lacked map[admission.Scope]int
 	// ctx is the request's, but does not end. A change that claims an item for this claim
 	// uses it.
 	ctx context.Context //nolint:containedctx // Another request makes the change.
@@ -205,9 +208,20 @@ func (c *claim) takeToken(hint *ledger.Hint, places int, ready func(admission.Sc
 	if slices.ContainsFunc(c.missed, func(s admission.Scope) bool { return s.Covers(service, stepType, tenant) }) {
 		return false
 	}
-	token, by, ok := c.q.limits.Take(service, stepType, tenant, places, ready)
+	lacks, more := 0, ready
+	if ready != nil {
+		more = func(of admission.Scope) int {
+			most := ready(of)
+			if lacks = min(places, most); lacks <= c.lacked[of] {
+				return 0
+			}
+			return most
+		}
+	}
+	token, by, ok := c.q.limits.Take(service, stepType, tenant, places, more)
 	if !ok {
 		c.missed = append(c.missed, by)
+		c.lacked[by] = max(c.lacked[by], lacks)
 	}
 	if token.Limited() {
 		c.tokensMu.Lock()
@@ -296,6 +310,7 @@ func (c *claim) asked() *ledger.Claim {
 // is an answer.
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	var held []View // by an earlier try
+	c.lacked = map[admission.Scope]int{}
 	for tries := 1; ; tries++ {
 		if c.repeated {
 			views, state, err := c.earlier(ctx, held)

@@ -526,3 +526,35 @@ func TestLimit_WaitingClaimGetsTokensOfTwoLimits(t *testing.T) {
 		}
 	})
 }
+
+// slowLeases makes each write of a limit take 50 ms.
+func slowLeases(store *tapped) {
+	store.set(func(batch tablestore.Batch) error {
+		if batch[0].Key.Partition == "admission" {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return nil
+	})
+}
+
+// A claim leases as many tokens as it has places, however often it looks before it waits.
+func TestLimit_ClaimCountsItsPlacesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		l := withLimits(t, store, 100, ocr)
+		l.accepts(9, "tenant_a")
+		slowLeases(store)
+		for n := 1; n <= 3; n++ {
+			if got := len(l.get(t, 1)); got != 1 {
+				t.Fatalf("a claim got %d items, want 1", got)
+			}
+			time.Sleep(5 * time.Second) // What is not used lapses.
+			found, _, err := l.stored.Limits(t.Context())
+			musttest.NoError(t, err)
+			if used, _ := found[0].Used(time.Now(), 0); used != n {
+				t.Errorf("%d tokens are used after %d starts", used, n)
+			}
+		}
+	})
+}
