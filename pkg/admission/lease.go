@@ -75,6 +75,9 @@ func (m *missed) places(at time.Duration) int {
 	return max(m.now, m.before)
 }
 
+// served takes away n places, for which tokens were leased.
+func (m *missed) served(n int) { m.now, m.before = max(m.now-n, 0), max(m.before-n, 0) }
+
 // guard finds that the own clock is ahead of the others': what it wrote into the row is taken
 // back by another process.
 type guard struct {
@@ -205,7 +208,7 @@ func (g *Gate) lease(ctx context.Context, scope Scope, l *limit) int {
 	for range maxLeaseTries {
 		g.mu.Lock()
 		now := g.cfg.Clock()
-		want := max(l.want(now.Mono), 1)
+		want, places := max(l.want(now.Mono), 1), l.missed.places(now.Mono)
 		l.clock.look(&l.row, l.etag, now, g.cfg.Skew)
 		if l.clock.ahead || g.cfg.ClockWrong() {
 			l.again = now.Mono + time.Second
@@ -234,7 +237,7 @@ func (g *Gate) lease(ctx context.Context, scope Scope, l *limit) int {
 			if granted == 0 {
 				return 0
 			}
-			l.missed = missed{}
+			l.missed.served(max(places, granted)) // What claims missed during the write is leased next.
 			// The row holds whole milliseconds, so the life may begin one earlier.
 			life := next.life() - time.Millisecond
 			l.leases = append(l.leases, &lease{limit: l, left: granted, wall: now.Wall.Add(life), mono: now.Mono + life})

@@ -537,6 +537,35 @@ func slowLeases(store *tapped) {
 	})
 }
 
+// Claims that lack tokens while a lease for another one is being written get those of the next lease,
+// which is not put off until they ask again.
+func TestLimit_MissedWhileALeaseIsWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const claims = 4
+		store := tap()
+		l := withLimits(t, store, 100, ocr)
+		l.accepts(claims, "tenant_a")
+		slowLeases(store)
+		began, answers := time.Now(), make(chan []workqueue.View, claims)
+		for i := range claims {
+			answer := l.waitingFor(t, context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+				Owner: "w1", RequestID: fmt.Sprint("waits-", i), Max: 1, Wait: time.Minute,
+			})
+			go func() { answers <- answer() }()
+			time.Sleep(10 * time.Millisecond)
+		}
+		for range claims {
+			if got := len(<-answers); got != 1 {
+				t.Errorf("a claim got %d items, want 1", got)
+			}
+		}
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("the claims got their items after %s, though tokens were free", took)
+		}
+	})
+}
+
 // A claim leases as many tokens as it has places, however often it looks before it waits.
 func TestLimit_ClaimCountsItsPlacesOnce(t *testing.T) {
 	t.Parallel()
