@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -256,7 +257,8 @@ const (
 	// often otherwise, so that what a crash left does not look as if it ran.
 	judgeMissed = 10 * time.Second
 	judgeAll    = time.Minute
-	// maxJudged bounds how many slots are judged at once: the oldest.
+	// maxJudged bounds how many slots are judged at once: those not judged for longest, so that each has
+	// its turn, and the oldest of them.
 	maxJudged = 100
 )
 
@@ -279,7 +281,9 @@ func (g *Gate) startJudging(ctx context.Context, running *sync.WaitGroup, scope 
 	if len(due) == 0 {
 		return time.Second
 	}
-	slices.SortFunc(due, func(a, b ledger.RunRow) int { return a.At.Compare(b.At) })
+	slices.SortFunc(due, func(a, b ledger.RunRow) int {
+		return cmp.Or(cmp.Compare(s.looked[a.Slot.No].at, s.looked[b.Slot.No].at), a.At.Compare(b.At))
+	})
 	due = due[:min(len(due), maxJudged)]
 	for i := range due {
 		no := due[i].Slot.No

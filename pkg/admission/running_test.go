@@ -6,7 +6,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -16,11 +18,15 @@ import (
 
 // board is the store of the run slots of one limit: a row of each that is taken.
 type board struct {
+	mu   sync.Mutex // held by the methods that a gate calls
 	rows map[int]ledger.RunRow
-	void map[int]bool // rows that a crash left
+	void map[int]bool  // rows that a crash left
+	took time.Duration // by each judgement
 }
 
 func (b *board) RunRows(context.Context, Scope) (rows []ledger.RunRow, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, no := range slices.Sorted(maps.Keys(b.rows)) {
 		rows = append(rows, b.rows[no])
 	}
@@ -28,6 +34,9 @@ func (b *board) RunRows(context.Context, Scope) (rows []ledger.RunRow, err error
 }
 
 func (b *board) JudgeRun(_ context.Context, row *ledger.RunRow) (freed bool, err error) {
+	time.Sleep(b.took)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if freed = b.void[row.Slot.No]; freed {
 		delete(b.void, row.Slot.No)
 		delete(b.rows, row.Slot.No)
@@ -133,4 +142,46 @@ func TestGate_NeverMoreRunThanAllowed(t *testing.T) {
 			t.Errorf("seed %d: only %d claims", seed, claims)
 		}
 	}
+}
+
+// TestGate_JudgesEachSlotInTurn: while a limit is full, what a crash left is found also if more slots of
+// older attempts are taken than can be judged until the first of them is due again.
+func TestGate_JudgesEachSlotInTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 150
+		service := New(memstore.New(memstore.Options{}), "queue", nil)
+		_, err := service.SetLimit(t.Context(), Limit{Scope: ocr, MaxRunning: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := &board{rows: map[int]ledger.RunRow{}, void: map[int]bool{most - 1: true}, took: 100 * time.Millisecond}
+		began := time.Now()
+		for no := range most { // The youngest is void.
+			rows.rows[no] = ledger.RunRow{
+				Slot: statemachine.RunSlot{Limit: ocr.ID(), No: no}, WorkID: fmt.Sprint(no), AttemptNo: 1, Rev: 2,
+				At: began.Add(time.Duration(no) * time.Millisecond),
+			}
+		}
+		gate, err := NewGate(t.Context(), Config{Service: service, Runs: rows})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = gate.Run(ctx) })
+		defer running.Wait()
+		defer end()
+		for time.Since(began) < time.Minute {
+			if token, _, ok := gate.Take("ocr", "OCR", "tenant_a", 1, nil); ok {
+				token.Return()
+				return
+			}
+			time.Sleep(time.Second)
+			if err := gate.Refresh(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Errorf("after %s no claim has found the slot that a crash left", time.Since(began))
+	})
 }
