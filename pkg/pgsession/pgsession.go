@@ -39,9 +39,14 @@ const awaitStandby = `SELECT CASE WHEN NOT pg_is_in_recovery() AND current_setti
 
 // begin is the first statement of each session. With row_security off, PostgreSQL refuses a
 // query from which a policy would hide rows; otherwise a store would look empty. The warnings of
-// a cancelled wait must not be filtered out. Without the commit, the session could read one whose
-// own wait was cut short.
-const begin = "SELECT set_config('row_security', 'off', false), set_config('client_min_messages', 'warning', false), (" + awaitStandby + ")"
+// a cancelled wait must not be filtered out. The statements rely on read committed: one that has
+// waited for a lock, and its triggers, must see what the holder committed. In another encoding
+// than that of the database, PostgreSQL would refuse to return some texts. PgBouncer refuses
+// connections that begin with such settings, so they are no parameters of the connection. Without
+// the commit, the session could read one whose own wait was cut short.
+const begin = `SELECT set_config('row_security', 'off', false), set_config('client_min_messages', 'warning', false),
+	set_config('default_transaction_isolation', 'read committed', false),
+	set_config('client_encoding', current_setting('server_encoding'), false), (` + awaitStandby + ")"
 
 // Options configures a pool.
 type Options struct {

@@ -130,6 +130,15 @@ func Grant(ctx context.Context, url, role string) error {
 	return nil
 }
 
+// sessionSettings are settings with which package pgsession begins a session, and what could
+// happen with another value.
+var sessionSettings = []struct{ name, want, otherwise string }{
+	{"row_security", "off", "row-level security could hide jobs"},
+	{"search_path", pgsession.SearchPath, "functions of other roles could run with the rights of Lucius"},
+	{"default_transaction_isolation", "read committed", "commands of the inbox could wait for ever"},
+	{"client_encoding", "UTF8", "some texts could not be read"},
+}
+
 // check refuses a server that could lose commits, accepts no writes or cannot store every text,
 // a schema of another version, and a role that lacks rights. It returns the schema's version. It
 // also checks the settings of the session, because a connection pooler may drop them.
@@ -144,19 +153,19 @@ func check(ctx context.Context, pool *pgsession.Pool, use use) (version int, err
 				ErrUnusable, setting, value)
 		}
 	}
-	var path, encoding, rowSecurity string
-	settings := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding'), "+
-		"current_setting('row_security')")
-	if err := settings.Scan(&path, &encoding, &rowSecurity); err != nil {
+	for _, of := range sessionSettings {
+		var value string
+		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", of.name).Scan(&value); err != nil {
+			return 0, hideURL(err)
+		}
+		if value != of.want {
+			return 0, fmt.Errorf("%w: %s of the session is %q: it must be %q, or %s: a connection pooler has to keep it",
+				ErrUnusable, of.name, value, of.want, of.otherwise)
+		}
+	}
+	var encoding string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding')").Scan(&encoding); err != nil {
 		return 0, hideURL(err)
-	}
-	if rowSecurity != "off" {
-		return 0, fmt.Errorf("%w: row_security of the session is %s: it must be off, or row-level security could hide jobs: "+
-			"a connection pooler has to keep it", ErrUnusable, rowSecurity)
-	}
-	if path != pgsession.SearchPath {
-		return 0, fmt.Errorf("%w: search_path of the session is %q: it must be %q, or functions of other roles could run "+
-			"with the rights of Lucius: a connection pooler has to keep it", ErrUnusable, path, pgsession.SearchPath)
 	}
 	if encoding != "UTF8" {
 		return 0, fmt.Errorf("%w: its encoding is %s: it must be UTF8, or it cannot hold every text", ErrUnusable, encoding)

@@ -28,6 +28,9 @@ func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	for _, lost := range []struct{ from, to, want string }{
 		{"synchronous_commit\x00on\x00", "synchronous_commit\x00off\x00", "synchronous_commit of the server is off: it must be on"},
 		{"search_path\x00pg_catalog, pg_temp\x00", "search_path\x00public\x00", `search_path of the session is "public"`},
+		{"'row_security', 'off'", "'row_security', 'on'", `row_security of the session is "on"`},
+		{"'read committed'", "'serializable'", `default_transaction_isolation of the session is "serializable": it must be "read committed"`},
+		{"current_setting('server_encoding'), false", "'LATIN1', false", `client_encoding of the session is "LATIN1": it must be "UTF8"`},
 	} {
 		at.Host = newPooler(t, server, lost.from, lost.to)
 		if _, err = pgstore.Open(t.Context(), pgstore.Options{URL: at.String()}); err == nil || !strings.Contains(err.Error(), lost.want) {
@@ -36,8 +39,8 @@ func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	}
 }
 
-// newPooler returns the address of a proxy that replaces a text in the first message of
-// each connection to PostgreSQL, which contains the settings of the session.
+// newPooler returns the address of a proxy that replaces a text in the messages of each
+// connection to PostgreSQL. The first contains settings of the session, and a later one the rest.
 func newPooler(t *testing.T, to, from, by string) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -68,12 +71,8 @@ func newPooler(t *testing.T, to, from, by string) string {
 
 // pool passes one connection on until the client closes it.
 func pool(t *testing.T, client net.Conn, to, from, by string) error {
-	size := make([]byte, 4)
-	if _, err := io.ReadFull(client, size); err != nil {
-		return err
-	}
-	settings := make([]byte, binary.BigEndian.Uint32(size)-4)
-	if _, err := io.ReadFull(client, settings); err != nil {
+	first, err := readMessage(client, 0, from, by)
+	if err != nil {
 		return err
 	}
 	server, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
@@ -81,15 +80,34 @@ func pool(t *testing.T, client net.Conn, to, from, by string) error {
 		return err
 	}
 	defer server.Close() //nolint:errcheck // It is a test's.
-	settings = bytes.Replace(settings, []byte(from), []byte(by), 1)
-	first := binary.BigEndian.AppendUint32(nil, uint32(len(settings)+4))
-	if _, err := server.Write(append(first, settings...)); err != nil {
+	if _, err := server.Write(first); err != nil {
 		return err
 	}
 	var answers sync.WaitGroup
 	answers.Go(func() { _, _ = io.Copy(client, server) }) // It ends with either connection.
-	_, _ = io.Copy(server, client)
+	for err == nil {
+		var message []byte
+		if message, err = readMessage(client, 1, from, by); err == nil {
+			_, err = server.Write(message)
+		}
+	}
 	_ = server.Close()
 	answers.Wait()
 	return nil
+}
+
+// readMessage reads a message with a text replaced. Before its size it has a type of that many
+// bytes: all have one but the first.
+func readMessage(client io.Reader, ofType int, from, by string) ([]byte, error) {
+	head := make([]byte, ofType+4)
+	if _, err := io.ReadFull(client, head); err != nil {
+		return nil, err
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[ofType:])-4)
+	if _, err := io.ReadFull(client, body); err != nil {
+		return nil, err
+	}
+	body = bytes.Replace(body, []byte(from), []byte(by), 1)
+	binary.BigEndian.PutUint32(head[ofType:], uint32(len(body)+4))
+	return append(head, body...), nil
 }
