@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,5 +110,5 @@ func readMessage(client io.Reader, ofType int, from, by string) ([]byte, error) 
 	}
 	body = bytes.Replace(body, []byte(from), []byte(by), 1)
 	binary.BigEndian.PutUint32(head[ofType:], uint32(len(body)+4))
-	return append(head, body...), nil
+	return slices.Concat(head, body), nil
 }
