@@ -28,8 +28,12 @@ func (s *Server) openInbox(context.Context) (err error) {
 	if s.cfg.Inbox == nil || !s.cfg.has(RoleAPI) {
 		return nil
 	}
+	retention := s.cfg.Ledger.Retention
+	if retention > 0 { // No job is purged before its key's TTL has passed.
+		retention = max(retention, s.cfg.Ledger.KeyTTL)
+	}
 	s.submitted, err = inbox.NewReader(inbox.Config{
-		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Find: s.findSubmitted, Retention: s.cfg.Ledger.Retention,
+		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Find: s.findSubmitted, Retention: retention,
 		Grace: inboxGrace, Logger: s.log,
 		Observe: func(outcome inbox.Decision) {
 			s.meters.submitted.WithLabelValues(string(outcome)).Inc()

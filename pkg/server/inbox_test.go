@@ -33,6 +33,7 @@ type submitted struct {
 	waiting  chan inbox.Command
 	outcomes chan inbox.Outcome
 	refused  atomic.Int64
+	kept     atomic.Int64 // for how long decided commands are, as the last call of Forget said
 }
 
 func (s *submitted) Take(ctx context.Context, _ int, _ []string, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
@@ -53,7 +54,8 @@ func (s *submitted) Survey(context.Context) (inbox.Survey, error) {
 	return inbox.Survey{Refused: int(s.refused.Load()), OldestRefused: time.Now()}, nil
 }
 
-func (*submitted) Forget(context.Context, string, time.Duration) (string, int, error) {
+func (s *submitted) Forget(_ context.Context, _ string, retention time.Duration) (string, int, error) {
+	s.kept.Store(int64(retention))
 	return "", 0, nil
 }
 
@@ -120,6 +122,28 @@ func TestInbox_AcceptsCommandsAsOverHTTP(t *testing.T) {
 			t.Errorf("%d refused commands are counted", got)
 		}
 	})
+}
+
+// The job of a command is purged after both the retention and the lifetime of its key. Before, a
+// search for commands to delete would read those of all these jobs in vain.
+func TestInbox_KeepsDecidedCommandsAsLongAsJobs(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ retention, keyTTL, want time.Duration }{
+		{24 * time.Hour, 168 * time.Hour, 168 * time.Hour},
+		{720 * time.Hour, 168 * time.Hour, 720 * time.Hour},
+		{720 * time.Hour, 0, 720 * time.Hour},
+		{0, 168 * time.Hour, 0}, // forever
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			source := &submitted{}
+			_, stop := serve(t, server.Config{Inbox: source, Ledger: ledger.Config{Retention: test.retention, KeyTTL: test.keyTTL}})
+			defer stop()
+			time.Sleep(time.Minute)
+			if got := time.Duration(source.kept.Load()); got != test.want {
+				t.Errorf("with a retention of %s and keys of %s, it deletes commands after %s", test.retention, test.keyTTL, got)
+			}
+		})
+	}
 }
 
 func TestInbox_IsNotReadWithoutTheRoleAPI(t *testing.T) {

@@ -339,7 +339,8 @@ func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 // maxForget is the most commands that one call of Forget checks.
 const maxForget = 1000
 
-// Forget implements [inbox.Source]. It skips commands that another process is deleting.
+// Forget implements [inbox.Source]. It skips commands that another process is deleting. It locks
+// only what it deletes, because a lock writes the row.
 func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
@@ -353,11 +354,13 @@ func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duratio
 	err = i.pool.QueryRow(ctx, `WITH seen AS MATERIALIZED (
 			SELECT id, state, job_id, decided_at FROM lucius.inbox WHERE state IN ('accepted', 'discarded')
 				AND (decided_at, id) > ($1, $2) AND decided_at < now() - make_interval(secs => $3)
-			ORDER BY decided_at, id LIMIT $4 FOR UPDATE SKIP LOCKED
+			ORDER BY decided_at, id LIMIT $4
+		), locked AS MATERIALIZED (
+			SELECT i.id FROM seen s JOIN lucius.inbox i ON i.id = s.id WHERE s.state = 'discarded' OR NOT EXISTS (
+				SELECT FROM lucius.rows r WHERE r.tbl = $5 AND r.part = s.job_id AND r.row = 'JOB' AND r.props ? 'state')
+			FOR UPDATE OF i SKIP LOCKED
 		), gone AS (
-			DELETE FROM lucius.inbox i USING seen s WHERE i.id = s.id AND (s.state = 'discarded' OR NOT EXISTS (
-				SELECT FROM lucius.rows r WHERE r.tbl = $5 AND r.part = s.job_id AND r.row = 'JOB' AND r.props ? 'state'))
-			RETURNING i.id
+			DELETE FROM lucius.inbox i USING locked l WHERE i.id = l.id RETURNING i.id
 		), latest AS (SELECT decided_at, id FROM seen ORDER BY decided_at DESC, id DESC LIMIT 1)
 		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen), (SELECT decided_at FROM latest), (SELECT id FROM latest)`,
 		from, id, retention.Seconds(), maxForget, i.table).Scan(&deleted, &seen, &last, &lastID)

@@ -262,6 +262,33 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// A command whose job is kept is only read: a lock would write its row at each pass of each
+// replica. xmax shows a lock even after its transaction.
+func TestForget_LocksNothingThatItKeeps(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, `INSERT INTO lucius.rows VALUES ('luciusledger', 'kept', 'JOB', '1', '{"state":"SUCCEEDED"}')`)
+	execute(t, f.app, `INSERT INTO lucius.inbox (id, tenant_id, submitted_by, submitted_at, due_at, state, job_id, decided_at)
+		SELECT gen_random_uuid(), 'acme', 'shop', now(), now(), 'accepted', CASE WHEN n % 2 = 0 THEN 'kept' ELSE 'purged' END,
+			now() - interval '1 h' FROM generate_series(1, 2000) n`)
+	deleted := 0
+	for cursor := ""; ; {
+		next, some, err := f.Forget(t.Context(), cursor, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deleted += some
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	var kept, locked int
+	err := f.app.QueryRow(t.Context(), "SELECT count(*), count(*) FILTER (WHERE xmax <> 0) FROM lucius.inbox").Scan(&kept, &locked)
+	if err != nil || deleted != 1000 || kept != 1000 || locked != 0 {
+		t.Errorf("deleted %d, kept %d and locked %d of these: %v", deleted, kept, locked, err)
+	}
+}
+
 // Another process holds locks on the rows.
 func TestForget_SkipsRowsThatAnotherProcessDeletes(t *testing.T) {
 	t.Parallel()
