@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
@@ -66,6 +67,40 @@ func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
 	}
 	if after := pid(); after != before {
 		t.Errorf("session %d was replaced by %d", before, after)
+	}
+}
+
+// After a switchover, a name may lead to the old primary for a while, which is a standby now. No
+// session stays there after it has refused a write. This database reports its transactions as
+// read-only, as a standby does.
+func TestCommit_LeavesAServerThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.Database(t)
+	operator, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = operator.Close(t.Context()) }() // Nothing is lost with it.
+	readOnly := func(verb string) {
+		sql := "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' " + verb + "'; END $$"
+		if _, err := operator.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{URL: url, Connections: 2, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	readOnly("SET default_transaction_read_only = on")
+	const write = "CREATE TABLE public.written ()"
+	err = pool.Exec(t.Context(), write)
+	if answer, answered := errors.AsType[*pgconn.PgError](err); !answered || answer.Code != "25006" || !pgsession.RolledBack(err) {
+		t.Errorf("a write to a read-only server: %v", err)
+	}
+	readOnly("RESET default_transaction_read_only")
+	if err := pool.Exec(t.Context(), write); err != nil {
+		t.Errorf("a write once the name leads to the primary: %v", err)
 	}
 }
 

@@ -113,6 +113,8 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 }
 
 const (
+	// codeReadOnly is the SQLSTATE of a standby's answer to a write.
+	codeReadOnly = "25006"
 	// codeWarning is the SQLSTATE of warnings that have no other one.
 	codeWarning = "01000"
 	// warned is the key under which a connection records such a warning.
@@ -149,8 +151,9 @@ func replicated(connection *pgx.Conn) error {
 // Commit runs statements that commit one transaction, in a session of the pool. sent is false
 // if it is certain that nothing was sent. If the outcome is unknown, or the error is
 // [ErrUnreplicated], later reads use new sessions. These begin with a commit that waits for the
-// standbys. Commit first waits until a session that was closed has ended on the server, if the
-// server answers: until then, the commit may still become visible.
+// standbys. So do all requests after a server has refused a write as read-only: the URL may lead
+// to another server by now. Commit first waits until a session that was closed has ended on the
+// server, if the server answers: until then, the commit may still become visible.
 func (p *Pool) Commit(ctx context.Context, run func(*pgxpool.Conn) error) (sent bool, err error) {
 	connection, err := p.Acquire(ctx)
 	if err != nil {
@@ -165,7 +168,7 @@ func (p *Pool) Commit(ctx context.Context, run func(*pgxpool.Conn) error) (sent 
 		err = replicated(connection.Conn())
 	}
 	sent = !pgconn.SafeToRetry(err)
-	if err != nil && sent && !RolledBack(err) {
+	if err != nil && sent && (!RolledBack(err) || readOnly(err)) {
 		if closed := connection.Conn().PgConn(); closed.IsClosed() {
 			<-closed.CleanupDone()
 		}
@@ -197,4 +200,10 @@ func (p *Pool) Confirm(ctx context.Context) error {
 func RolledBack(err error) bool {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	return answered && answer.SeverityUnlocalized == "ERROR"
+}
+
+// readOnly reports whether the server answered that it takes no writes.
+func readOnly(err error) bool {
+	answer, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && answer.Code == codeReadOnly
 }
