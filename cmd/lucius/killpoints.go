@@ -27,7 +27,7 @@ import (
 //
 //	before.X, after.X   before a write, and after the store has made it durable
 //	    X = commit.{event}    the commit of a change, named after its event
-//	    X = fire.{outcome}    the row of an occurrence of a schedule alone: its claim, or what became of it
+//	    X = fire.claimed      the claim of an occurrence of a schedule, with the schedule
 //	    X = cron.{verb}       the entry of a schedule
 //	    X = {table}.{verb}    any other batch, by its table and its first op
 //	    X = whole.{event}     a change in one write, pre and post included
