@@ -150,8 +150,8 @@ func TestBulk_ALongReasonHoldsUpNoOtherJob(t *testing.T) {
 	})
 }
 
-// A new operation has the id of a removed one with the same key. What the removed one did is in the
-// histories of the jobs under that id, and is none of the work of the new one.
+// A new operation has the id of a removed one with the same key. The histories of the jobs name that id for
+// what the removed operation did. The new one does its own work nevertheless.
 func TestBulk_AKeyUsedAgainAfterTheRemovalPausesTheJobAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -102,7 +102,7 @@ type stored struct {
 	id string
 	// asRead writes HEAD unchanged, as it was read or written last. Each claim of an occurrence is written with it:
 	//
-	//	invariant: whoever has not seen the newest change of HEAD claims nothing
+	//	invariant: a process that has not read the newest HEAD claims nothing
 	asRead *tablestore.Op // nil before HEAD exists
 	def    Definition     // of the current version; not read of a deleted schedule
 	// asOf is what the clock showed before HEAD was read, or written. What comes due later is not to be decided by this HEAD:

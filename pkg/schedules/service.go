@@ -238,7 +238,7 @@ func again(err error) error {
 }
 
 // settleAhead decides the occurrences after Last that are claimed: a process whose clock is ahead may be firing them. No pass may
-// come to them after the change, and once that is committed, nobody claims more by the HEAD before it.
+// come to them after the change. Once the change is committed, no process that read HEAD before it claims more.
 func (s *Service) settleAhead(ctx context.Context, sc *stored, d *decisions) error {
 	from, to := sc.Last.Add(time.Millisecond), time.UnixMilli(maxMillis)
 	err := s.settleClaims(ctx, sc, from, to, "was not fired before the schedule was changed", d)
