@@ -428,8 +428,7 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock()
-	missed, ok := g.lacks(covering(service, stepType, tenantID), now)
+	missed, now, ok := g.lacks(service, stepType, tenantID)
 	if missed == nil {
 		return ok
 	}
@@ -448,28 +447,29 @@ func (g *Gate) Leasable(service, stepType, tenantID string) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.cfg.Clock()
-	missed, ok := g.lacks(covering(service, stepType, tenantID), now)
+	missed, now, ok := g.lacks(service, stepType, tenantID)
 	return ok && (missed == nil || missed.again <= now.Mono)
 }
 
-// lacks returns the limit that lacks a token for a start, nil if none does. ok is false if
+// lacks returns the limit that lacks a token for a start, nil if none does, and the time. ok is false if
 // something else holds the start back. The lock is held.
-func (g *Gate) lacks(scopes [4]Scope, now Reading) (missed *limit, ok bool) {
+func (g *Gate) lacks(service, stepType, tenantID string) (missed *limit, now Reading, ok bool) {
+	now = g.cfg.Clock()
 	switch {
 	case g.stale(now):
-		return nil, false
+		return nil, now, false
 	case len(g.limits)+len(g.closures) == 0:
-		return nil, true
+		return nil, now, true
 	}
+	scopes := covering(service, stepType, tenantID)
 	if _, _, open := g.ramps(scopes[:], now.Wall); !open {
-		return nil, false
+		return nil, now, false
 	}
 	if _, full := g.full(scopes, now); full {
-		return nil, false
+		return nil, now, false
 	}
 	_, missed, _ = g.firsts(scopes, now)
-	return missed, true
+	return missed, now, true
 }
 
 // Covers reports whether a limit or a closure covers the directive, whether or not it holds it
