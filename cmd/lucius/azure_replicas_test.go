@@ -31,7 +31,7 @@ func onAzure(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
 	return serveOn(t, t.TempDir(), append([]string{
 		"--storage-backend", layout, "--table-connection", account.ConnectionString(),
-		"--sweep-interval", "100ms", "--outbox-retry-interval", "100ms",
+		"--sweep-interval", "1s", "--outbox-retry-interval", "1s",
 	}, longTimeouts...)...)
 }
 
@@ -72,7 +72,7 @@ func TestServe_RolesApart(t *testing.T) {
 		for _, role := range []string{config.RoleAPI, config.RoleRelay, config.RoleSweeper} {
 			all = append(all, serveOn(t, t.TempDir(), append([]string{
 				"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
-				"--roles", role, "--sweep-interval", "200ms", "--outbox-retry-interval", "200ms",
+				"--roles", role, "--sweep-interval", "1s", "--outbox-retry-interval", "1s",
 			}, flags...)...))
 		}
 		return all[0], func() {

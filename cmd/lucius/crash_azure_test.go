@@ -112,7 +112,7 @@ func remoteFlags() []string {
 	lease := waittest.Scale(3 * time.Second).String()
 	return []string{
 		"--ack-timeout", lease, "--lease-duration", lease, "--publish-timeout", waittest.Scale(2 * time.Second).String(),
-		"--sweep-interval", "200ms", "--outbox-retry-interval", "200ms",
+		"--sweep-interval", "1s", "--outbox-retry-interval", "1s",
 	}
 }
 

@@ -126,7 +126,7 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 	proxy := newTCPProxy(t, account.Addr())
 	lease := waittest.Scale(5 * time.Second)
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", proxy.connectionOver(account),
-		"--ack-timeout", lease.String(), "--lease-duration", lease.String(), "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+		"--ack-timeout", lease.String(), "--lease-duration", lease.String(), "--sweep-interval", "1s", "--outbox-retry-interval", "1s")
 	waiting, inHand := s.submitAs(t, "waiting"), s.submitAs(t, "in hand")
 	item := s.claim(t, "c1", true)
 
