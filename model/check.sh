@@ -164,5 +164,15 @@ for mutant in SPAN_WITHOUT_LIFE SPAN_WITHOUT_SKEW LIFE_AFTER_WRITE WRITE_BLIND U
     check limit "mutant $mutant" safety safe "-DLATES=1 -DMUTANT=$number"
 done
 
+check run "2 processes, 2 items, 1 slot, 1 crash" pass safe "-DCRASHES=1"
+check run "2 processes, 2 items, 1 late write" pass safe "-DLATES=1"
+check run "2 processes, 2 items, 2 slots" pass safe "-DSLOTS=2 -DREVS=4"
+
+number=0
+for mutant in ROW_AFTER SAME_ROW ADOPT FREE_FIRST FREE_BLIND JUDGE_BLIND DELETE_EARLY RAISE_BLIND; do
+    number=$((number + 1))
+    check run "mutant $mutant" safety safe "-DMUTANT=$number"
+done
+
 wait
 [[ ! -e $dir/failed ]]
