@@ -71,10 +71,12 @@ func mutantPatches(t *testing.T) (root string, patches map[string]string) {
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
+
+	parsed []*ast.File // parsed[i] is GoFiles[i] without a patch
 }
 
 // buildOnce builds the packages that the patches change and all that they import. It
-// returns the former, and an importer of the export data of all.
+// returns the former, parsed, and an importer of the export data of all.
 func buildOnce(t *testing.T, fset *token.FileSet, root string, patches map[string]string) ([]listed, types.Importer) {
 	t.Helper()
 	changed := map[string]struct{}{}
@@ -107,6 +109,9 @@ func buildOnce(t *testing.T, fset *token.FileSet, root string, patches map[strin
 		}
 		exports[pkg.ImportPath] = pkg.Export
 		if _, ok := changed[pkg.Dir]; ok {
+			for _, name := range pkg.GoFiles {
+				pkg.parsed = append(pkg.parsed, parse(t, fset, filepath.Join(pkg.Dir, name), nil))
+			}
 			packages = append(packages, pkg)
 		}
 	}
@@ -121,22 +126,12 @@ func typeCheck(
 	t *testing.T, fset *token.FileSet, root string, pkg listed, patched map[string]string, imported types.Importer,
 ) (changed int) {
 	t.Helper()
-	var files []*ast.File
-	for _, name := range pkg.GoFiles {
-		path := filepath.Join(pkg.Dir, name)
-		relative, err := filepath.Rel(root, path)
-		if err != nil {
-			t.Fatal(err)
+	files := slices.Clone(pkg.parsed)
+	for name, text := range patched {
+		path := filepath.Join(root, name)
+		if i := slices.Index(pkg.GoFiles, filepath.Base(path)); i >= 0 && filepath.Dir(path) == pkg.Dir {
+			files[i], changed = parse(t, fset, path, text), changed+1
 		}
-		var source any
-		if text, ok := patched[filepath.ToSlash(relative)]; ok {
-			source, changed = text, changed+1
-		}
-		file, err := parser.ParseFile(fset, path, source, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatalf("the mutant cannot be parsed: %v", err)
-		}
-		files = append(files, file)
 	}
 	if changed == 0 {
 		return 0
@@ -144,6 +139,16 @@ func typeCheck(
 	config := types.Config{Importer: imported, Error: func(err error) { t.Errorf("the mutant does not build: %v", err) }}
 	_, _ = config.Check(pkg.ImportPath, fset, files, nil) // Error was called with each error.
 	return changed
+}
+
+// parse parses a file, or the text in its place.
+func parse(t *testing.T, fset *token.FileSet, path string, text any) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(fset, path, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatalf("the mutant cannot be parsed: %v", err)
+	}
+	return file
 }
 
 // claim is what the first line of a patch says: the invariants by which the simulation
