@@ -19,17 +19,16 @@ func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
 	t.Parallel()
 	contract, err := contracttest.New()
 	musttest.NoError(t, err)
-	path, file, tokens := newTokens(t, contractCallers)
+	callers := newGuarded(t, contractCallers)
 	t.Run("cases", func(t *testing.T) {
 		t.Parallel()
 		for _, operation := range contract.Operations() {
 			for _, status := range operation.Statuses {
 				t.Run(fmt.Sprintf("%s/%d", operation.ID, status), func(t *testing.T) {
 					t.Parallel()
-					g := &guarded{path: path, file: file, tokens: tokens, harness: newHarness(t, func(c *httpapi.Config) {
-						c.Auth = auth.New(auth.Config{File: file})
+					g := callers.renewed(t, func(c *httpapi.Config) {
 						c.CallerLimit, c.MaxBodyBytes = atMost(t, 1), maxTestBody
-					})}
+					})
 					g.contract = contract
 					g.walk(t, operation, status)
 				})
