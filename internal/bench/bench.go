@@ -108,6 +108,8 @@ type Options struct {
 	// Duration is how long each load is measured ([Bulk]: in each round on each server), except [Retention]
 	// and [Schedules]. Optional. Defaults to 5s.
 	Duration time.Duration
+	// CeilingDuration is how long each ceiling is measured. Optional. Defaults to Duration.
+	CeilingDuration time.Duration
 	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
 	RetentionDuration time.Duration
 	// WarmUp is how long each load runs before that. Optional. Defaults to 1s.
@@ -161,6 +163,8 @@ func (o *Options) validate() error {
 		return errors.New("Dir is required")
 	case o.Duration <= 0:
 		return fmt.Errorf("Duration is %s: it must be positive", o.Duration)
+	case o.CeilingDuration <= 0:
+		return fmt.Errorf("CeilingDuration is %s: it must be positive", o.CeilingDuration)
 	case o.RetentionDuration <= 0:
 		return fmt.Errorf("RetentionDuration is %s: it must be positive", o.RetentionDuration)
 	case o.WarmUp < 0:
@@ -189,6 +193,7 @@ func (o *Options) setDefaults() {
 	o.Rounds = cmp.Or(o.Rounds, 5)
 	o.Schedules = cmp.Or(o.Schedules, maxSchedules)
 	o.Duration = cmp.Or(o.Duration, 5*time.Second)
+	o.CeilingDuration = cmp.Or(o.CeilingDuration, o.Duration)
 	o.RetentionDuration = cmp.Or(o.RetentionDuration, 20*time.Minute)
 	o.WarmUp = cmp.Or(o.WarmUp, time.Second)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
@@ -207,8 +212,8 @@ type bench struct {
 	progress *progress
 }
 
-// Measure measures the machine and the server. It takes WarmUp and Duration for each
-// ceiling and each load (RetentionDuration for [Retention]), at most Drain for each load, and the time to create the jobs of
+// Measure measures the machine and the server. It takes WarmUp and CeilingDuration for
+// each ceiling, WarmUp and Duration for each load (RetentionDuration for [Retention]), at most Drain for each load, and the time to create the jobs of
 // the prefilled server.
 //
 // It ends at the first failed request; a [*StatusError] holds the server's response. It

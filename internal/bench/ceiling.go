@@ -126,7 +126,7 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	client := newClient(server.url, b.options.Submitters)
 	defer client.close()
 
-	window := b.window(b.options.Duration)
+	window := b.window(b.options.CeilingDuration)
 	stop := b.progress.follow(ctx, kind.name, "requests", window)
 	body := payloadOf(b.options.PayloadBytes)
 	times := newLatencies()
@@ -138,7 +138,7 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	stop()
 	requests := times.count()
 	return Ceiling{
-		Name: kind.name, Requests: requests, PerSecond: float64(requests) / b.options.Duration.Seconds(), Latency: times.percentiles(),
+		Name: kind.name, Requests: requests, PerSecond: float64(requests) / b.options.CeilingDuration.Seconds(), Latency: times.percentiles(),
 	}, err
 }
 

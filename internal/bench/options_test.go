@@ -26,6 +26,7 @@ func TestInvalidOptionsAreNamed(t *testing.T) {
 		"Rounds":            func(o *bench.Options) { o.Rounds = -1 },
 		"Schedules":         func(o *bench.Options) { o.Schedules = 10_001 },
 		"Duration":          func(o *bench.Options) { o.Duration = -1 },
+		"CeilingDuration":   func(o *bench.Options) { o.CeilingDuration = -1 },
 		"RetentionDuration": func(o *bench.Options) { o.RetentionDuration = -1 },
 		"WarmUp":            func(o *bench.Options) { o.WarmUp = -1 },
 		"Drain":             func(o *bench.Options) { o.Drain = -1 },

@@ -20,12 +20,12 @@ import (
 	"github.com/lucius-project/lucius/internal/waittest"
 )
 
-// short returns options for a run that ends soon.
+// short returns options for a run that ends soon. Its ceilings may have no request.
 func short(t *testing.T, server *fakeServer) bench.Options {
 	t.Helper()
 	return bench.Options{
 		Start: server.start, DiskBytes: func(context.Context, string) (int64, error) { return 1 << 20, nil }, Dir: t.TempDir(), Loads: []string{bench.One}, Submitters: 4, Pullers: 2, PayloadBytes: 64,
-		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond, Drain: waittest.Bound(t),
+		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond, CeilingDuration: 10 * time.Millisecond, Drain: waittest.Bound(t),
 	}
 }
 
@@ -36,6 +36,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	options.Loads = nil
 	options.Finished, options.Live, options.Waiting = 150, 120, 130
 	options.Duration = waittest.Scale(time.Second).Truncate(time.Second) // long enough for a job to end on a slow machine
+	options.CeilingDuration = waittest.Scale(250 * time.Millisecond)     // long enough for a request
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
