@@ -118,7 +118,7 @@ func (e *engine) listener() *pebble.EventListener {
 		// had nothing to write.
 		FlushEnd: func(info pebble.FlushInfo) {
 			e.flushed.Store(&info.Err)
-			e.space.full.Store(false)
+			e.space.full.Store(noSpace(info.Err))
 		},
 		BackgroundError: e.failed,
 		WriteStallBegin: func(pebble.WriteStallBeginInfo) { e.stalls.Add(1) },
@@ -137,14 +137,14 @@ func (e *engine) failed(err error) {
 	if last := e.flushed.Load(); last == nil || *last == nil || !errors.Is(err, *last) {
 		return
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		// The log still holds the data, so the flush can wait for space.
-		e.space.full.Store(true)
-		time.Sleep(flushPause)
+	if noSpace(err) {
+		time.Sleep(flushPause) // The log still holds the data, so the flush can wait for space.
 		return
 	}
 	e.fence.check(fmt.Errorf("flush: %w", err))
 }
+
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // countOpening checks the header and writes one with a new epoch, which no ETag
 // has used before. A read-only opening is not counted.
@@ -189,7 +189,7 @@ func openingError(dir string, reading *string, err error) error {
 	switch {
 	case errors.Is(err, tablestore.ErrDamaged), errors.Is(err, ErrLayout):
 		return err
-	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+	case noSpace(err):
 		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", tablestore.ErrNoSpace, dir, err)
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
 		return fmt.Errorf("%w: %q", ErrNoStore, dir)

@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -181,13 +182,20 @@ func TestFullDiskDuringAFlushDoesNotFailTheStore(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	d.inject(".sst", func() error { return syscall.ENOSPC }, writes...)
-	acknowledged, err := fill(t, store, 2_000)
+	acknowledged, err := fill(t, store, 60) // They fill a memtable, and not so many that commits wait for a flush.
+	if err != nil && !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Fatalf("commit while the disk fills up: %v", err)
+	}
+	waittest.Until(t, "a flush fails on the full disk", func() bool {
+		return errors.Is(store.Writable(t.Context()), tablestore.ErrNoSpace)
+	})
+	n := 10_000
+	err = commitOne(t, store, rowOf(n, 10))
 	if !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
 		t.Fatalf("commit on a full disk: %v, want ErrUnavailable", err)
 	}
 	expectThere(t, store, acknowledged...)
 	d.heal()
-	n := 10_000
 	for errors.Is(err, tablestore.ErrUnavailable) {
 		err = commitOne(t, store, rowOf(n, 10))
 	}

@@ -205,6 +205,9 @@ func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
 				e.fence.armed.Store(true)
 				hooks := e.listener()
 				hooks.FlushEnd(pebble.FlushInfo{Err: test.flush})
+				if got := e.space.shortage(0) != nil; got != test.full {
+					t.Errorf("disk full right after the flush: %t, want %t", got, test.full)
+				}
 				if test.reported != nil {
 					if cause := causeOf(func() { hooks.BackgroundError(test.reported) }); (cause != nil) != test.failed {
 						t.Errorf("the process ends with %v, want %t", cause, test.failed)
