@@ -62,6 +62,9 @@ type Retention struct {
 	walk    ledger.Walker
 	wake    chan struct{}
 	overdue atomic.Pointer[Overdue]
+	// probing: the store refused the last purge. The next one is of a single job, because jobs are
+	// archived before their purge, and so once for each try. It belongs to the pass.
+	probing bool
 }
 
 // NewRetention returns a retention. The error names the invalid field.
@@ -99,19 +102,36 @@ func (r *Retention) Loop() Loop {
 }
 
 // RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry and
-// does not hold up the others. The error is one of reading the schedule. One pass runs at a
-// time. A pass may write even if the disk is too full for other writes.
+// does not hold up the others; a store that refuses all purges of a page ends the pass with its
+// error. Any other error is one of reading the schedule. One pass runs at a time. A pass may write
+// even if the disk is too full for other writes.
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 	ctx = tablestore.Reclaiming(ctx)
 	var pass Pass
-	room := func() int { return r.cfg.PassLimit - pass.Done }
+	var refused error
+	purged := 0
+	room := func() int {
+		switch {
+		case refused != nil:
+			return 0
+		case r.probing:
+			return 1
+		}
+		return r.cfg.PassLimit - pass.Done
+	}
 	err := r.walk.Pass(ctx, room, func(entries []ledger.Entry) bool {
 		began, taken := time.Now(), false
-		for i, result := range r.cfg.Ledger.Purge(ctx, entries) {
+		results := r.cfg.Ledger.Purge(ctx, entries)
+		refused = refusal(results)
+		if r.probing = refused != nil; r.probing {
+			return false
+		}
+		for i, result := range results {
 			if result.Err != nil {
 				r.cfg.Logger.WarnContext(ctx, "job not purged", entries[i].Fields().With("error", result.Err)...)
 				continue
 			}
+			purged++
 			taken = taken || result.Outcome == ledger.PurgeElsewhere
 			r.cfg.Observe(result.Outcome)
 		}
@@ -123,11 +143,21 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 		sleep(ctx, rest)
 		return !taken // Another process purges the jobs of this shard.
 	})
-	if err != nil {
+	if err = cmp.Or(err, refused); err != nil {
 		return pass, fmt.Errorf("retention: %w", err)
 	}
-	pass.More = room() == 0
+	pass.More = room() == 0 && purged > 0
 	return pass, nil
+}
+
+// refusal returns the error of a store that refuses all of these purges, or nil.
+func refusal(results []ledger.PurgeResult) error {
+	for _, result := range results {
+		if !errors.Is(result.Err, tablestore.ErrUnavailable) {
+			return nil
+		}
+	}
+	return results[0].Err
 }
 
 // Survey counts the jobs that are due and not purged. It reads at most 10,000 entries.

@@ -1,9 +1,11 @@
 package background_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 func TestRetention_BoundsAPassAndContinues(t *testing.T) {
@@ -88,6 +91,45 @@ func TestNewRetention_NamesTheInvalidField(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
+}
+
+// A store that refuses purges gets one page of them, and then one purge from time to time: each
+// try archives its job again.
+func TestRetention_RestsWhileTheStoreRefusesPurges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		full := fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace)
+		b := &backlog{shards: [2][]string{numbered(3000), numbered(2000)}, full: full}
+		var logged bytes.Buffer
+		p := musttest.Make(t, background.NewRetention, background.RetentionConfig{
+			Ledger: b, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		})
+		if _, err := p.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrNoSpace) || b.tried != 256 {
+			t.Errorf("%d purges were tried: %v, want 256 and ErrNoSpace", b.tried, err)
+		}
+		stop := running(t, p.Loop())
+		time.Sleep(10 * time.Second)
+		if synctest.Wait(); b.tried > 256+10 || logged.Len() > 0 {
+			t.Errorf("%d purges were tried; logged:\n%.500s", b.tried, &logged)
+		}
+		b.full = nil
+		time.Sleep(6 * time.Second)
+		if stop(); len(b.purged) != 5000 {
+			t.Errorf("purged %d jobs once the store takes purges again, want 5000", len(b.purged))
+		}
+	})
+}
+
+// If jobs that fail for other reasons fill a pass, the next one waits for its interval.
+func TestRetention_RestsAfterAPassThatPurgedNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{numbered(3000)}, bad: numbered(3000)}
+		run(t, newRetention(t, b).Loop(), 1500*time.Millisecond)
+		if b.tried != 2*1024 {
+			t.Errorf("%d purges were tried in two passes", b.tried)
+		}
+	})
 }
 
 // numbered are n names of jobs in order.

@@ -436,6 +436,8 @@ type backlog struct {
 	takes  time.Duration // of a page of purges
 	due    time.Time     // of all entries
 	down   error
+	full   error // of every purge
+	tried  int   // purges
 	purged []string
 }
 
@@ -476,7 +478,12 @@ func (b *backlog) do(entry ledger.Entry) error {
 func (b *backlog) Purge(_ context.Context, entries []ledger.Entry) []ledger.PurgeResult {
 	time.Sleep(b.takes)
 	results := make([]ledger.PurgeResult, len(entries))
+	b.tried += len(entries)
 	for i, entry := range entries {
+		if b.full != nil {
+			results[i].Err = b.full
+			continue
+		}
 		results[i] = ledger.PurgeResult{Outcome: ledger.PurgeDone, Err: b.do(entry)}
 		if slices.Contains(b.taken, entry.JobID) {
 			results[i].Outcome = ledger.PurgeElsewhere
