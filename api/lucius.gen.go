@@ -8560,7 +8560,8 @@ type ClientInterface interface {
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 	// three months are listed, the last ones or those until `created_before`, unless
-	// `created_after` says otherwise.
+	// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
+	// `correlation_id` if that is given, 400 asks for a `tenant_id`.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -10617,7 +10618,8 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 // found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 // three months are listed, the last ones or those until `created_before`, unless
-// `created_after` says otherwise.
+// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
+// `correlation_id` if that is given, 400 asks for a `tenant_id`.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -17501,7 +17503,8 @@ type ClientWithResponsesInterface interface {
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 	// three months are listed, the last ones or those until `created_before`, unless
-	// `created_after` says otherwise.
+	// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
+	// `correlation_id` if that is given, 400 asks for a `tenant_id`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -24553,7 +24556,8 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 // found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 // three months are listed, the last ones or those until `created_before`, unless
-// `created_after` says otherwise.
+// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
+// `correlation_id` if that is given, 400 asks for a `tenant_id`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
