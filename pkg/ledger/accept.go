@@ -94,7 +94,7 @@ type acceptance struct {
 	//	invariant: adopted ⇒ recordTag ≠ "" ∨ found is a version that named jobID
 	adopted bool
 	slot    slotRef
-	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
+	slotTag tablestore.ETag // our version of the slot, once it is taken
 	guessed bool            // slot was chosen without reading the taken ones
 	handed  bool            // a try gave the item to a waiting worker
 	place   placement       // in the command's line, if it has one
@@ -199,6 +199,9 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 		// The jobs that wait for the rerun must not be able to refuse it.
 		a.slot, a.guessed = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID), false
 	case a.limit > 0 && a.place.Took == "" && !a.slot.Numbered: // An earlier try was to take a place.
+		if err := a.freeTaken(ctx); err != nil {
+			return nil, err
+		}
 		a.guessSlot()
 	}
 	if a.guessed && !a.l.mayGuess(a.cmd.Job.TenantID, a.limit) {
@@ -564,13 +567,22 @@ func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
 	return a.resolveRecordConflict(ctx)
 }
 
-// freeOwnSlot frees the numbered slot that was taken under the current job id.
+// freeOwnSlot frees the numbered slot that was taken under the current job id. One without a number may be
+// that of another accept under that id.
 func (a *acceptance) freeOwnSlot(ctx context.Context) error {
-	if !a.slot.Numbered || a.slotTag == "" {
+	if !a.slot.Numbered {
+		a.slotTag = ""
 		return nil
 	}
+	return a.freeTaken(ctx)
+}
+
+// freeTaken frees the slot if this accept was the last to take it.
+func (a *acceptance) freeTaken(ctx context.Context) error {
 	tag := a.slotTag
-	a.slotTag = ""
+	if a.slotTag = ""; tag == "" {
+		return nil
+	}
 	if _, err := a.l.deleteVersion(ctx, a.l.slotKey(a.slot), tag); err != nil {
 		return fmt.Errorf("accept: release the slot: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -542,4 +543,56 @@ func TestLine_RerunOfAReleasedJobWhosePlaceIsLeft(t *testing.T) {
 			end b
 			want a2=runs`)
 	})
+}
+
+// The rerun of a job that blocks its line is in a slot that no limit refuses. If it loses that place or its
+// job id before its commit, it takes another slot.
+func TestLine_SlotOfARerunThatTriesAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		at   func(batch tablestore.Batch) bool
+		play string // before that write
+		want string
+	}{
+		"the job is released meanwhile": {
+			func(batch tablestore.Batch) bool { return strings.HasPrefix(batch[0].Key.Partition, "line:") },
+			`release a`, `want b=runs a2=waits`,
+		},
+		"the accept is abandoned": {commits, `wait 11s`, `want b=waits a2=runs`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg := ledger.Config{Shards: 1, Limit: func(string) int { return 3 }}
+				s, b := lines(t, cfg)
+				other := newLineScript(t, open(t, &hooked{Store: b.store.Store}, cfg).Ledger)
+				s.play(`accept a`)
+				time.Sleep(time.Minute) // For so long after the next accept a slot is guessed.
+				s.play(`
+					accept b
+					fail a`)
+				other.jobs = s.jobs
+				var met atomic.Bool
+				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+					if test.at(batch) && met.CompareAndSwap(false, true) {
+						other.play(test.play)
+					}
+					return commit()
+				})
+				s.play("rerun a a2\n" + test.want)
+				job := s.Row(tablestore.Key{Table: "luciusledger", Partition: s.jobs["a2"], Row: "JOB"}).Properties
+				slot := s.Row(tablestore.Key{
+					Table: "luciusschedule", Partition: job.Get("slot_partition").String(), Row: job.Get("slot_row").String(),
+				})
+				if got := slot.Properties.Get("job_id").String(); got != s.jobs["a2"] {
+					t.Errorf("the slot of the rerun is taken for job %s", got)
+				}
+				for _, found := range b.inspected(t) {
+					if found.Repaired != "" {
+						t.Errorf("the reconciler repaired: %s", found.Repaired)
+					}
+				}
+			})
+		})
+	}
 }
