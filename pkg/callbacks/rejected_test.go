@@ -116,6 +116,7 @@ func TestReject_EachRefusedCallbackIsRecorded(t *testing.T) {
 		}
 		for i := range want {
 			want[i].StepID, want[i].Caller, want[i].Report, want[i].RequestID = "one", "ocr-workers", w.report, "r1"
+			want[i].No = int64(i + 1)
 		}
 		got, err := l.Rejected(t.Context(), w.JobID)
 		if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(2*time.Millisecond)); err != nil || diff != "" {

@@ -48,7 +48,11 @@ func CallerOf(ctx context.Context) string {
 
 // EventID is the entry's id: unique in its job, and sorted in the order of the history.
 func (e *HistoryEntry) EventID() string {
-	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), 3)
+	width := 3
+	if e.Index >= FirstRejected {
+		width = 9
+	}
+	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), width)
 }
 
 // journalRow is the content of an EVENT row: the id of the change, what all its entries

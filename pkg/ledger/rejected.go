@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -45,6 +45,8 @@ type Rejection struct {
 	// Reject sets these: when it recorded the callback, and the job's revision then.
 	At  time.Time `json:"a"`
 	Rev int64     `json:"v"`
+	// No is its number among those of the job, from 1. The row's key holds it.
+	No int64 `json:"-"`
 }
 
 // Rejections are the refused callbacks of a job, oldest first.
@@ -52,12 +54,15 @@ type Rejection struct {
 // invariant: at most maxRejected
 type Rejections []Rejection
 
-// FirstRejected is the least index of a rejection among the history's entries of its
-// revision. An id shows at most three digits.
-const FirstRejected = 900
+// FirstRejected is the least index of a rejection among the history's entries of its revision. As text it
+// comes after the indexes of the changes, which have three digits.
+const FirstRejected = 900_000_000
+
+// lastRejected is the greatest number of a rejection. At 16 a minute it is reached after ten years.
+const lastRejected = 99_999_999
 
 // History returns the rejections with after < rev <= upTo as entries of the job's
-// history; their indexes come after those of the changes. upTo 0 stands for no limit.
+// history; their indexes come after those of the changes, and never change. upTo 0 stands for no limit.
 func (r Rejections) History(after, upTo int64) []HistoryEntry {
 	var entries []HistoryEntry
 	for i := range r {
@@ -71,7 +76,7 @@ func (r Rejections) History(after, upTo int64) []HistoryEntry {
 				cause += ": " + one.Reason
 			}
 			entries = append(entries, HistoryEntry{
-				Rev: one.Rev, Index: FirstRejected + i, At: one.At, Actor: one.Actor, Caller: one.Caller, RequestID: one.RequestID,
+				Rev: one.Rev, Index: FirstRejected + int(one.No), At: one.At, Actor: one.Actor, Caller: one.Caller, RequestID: one.RequestID,
 				Transition: statemachine.Transition{Object: statemachine.ObjectJob, Type: statemachine.EventJobRescheduled, Cause: cause},
 			})
 			continue
@@ -81,7 +86,7 @@ func (r Rejections) History(after, upTo int64) []HistoryEntry {
 			said += " " + string(one.Status)
 		}
 		entries = append(entries, HistoryEntry{
-			Rev: one.Rev, Index: FirstRejected + i, At: one.At, Actor: ActorPlatform, Caller: one.Caller,
+			Rev: one.Rev, Index: FirstRejected + int(one.No), At: one.At, Actor: ActorPlatform, Caller: one.Caller,
 			RequestID: one.RequestID, Report: one.Report,
 			Transition: statemachine.Transition{
 				Object: statemachine.ObjectStep, ID: one.StepID, Type: statemachine.EventCallbackRejected, AttemptNo: one.AttemptNo,
@@ -114,31 +119,50 @@ func (l *Ledger) noteRelease(ctx context.Context, job *statemachine.Job, r *Rele
 	})
 }
 
-// record inserts the row of [Ledger.Reject].
+// record inserts the row of [Ledger.Reject]. The insert fails if another process has given out the number.
 func (l *Ledger) record(ctx context.Context, job *statemachine.Job, one Rejection) error {
-	now := time.Now()
-	one.At, one.Rev = now.UTC().Truncate(time.Millisecond), job.Rev
-	ids, err := l.fresh()
-	if err != nil {
-		return err
-	}
+	one.At, one.Rev = tablestore.Now(), job.Rev
 	data, err := json.Marshal(one)
 	if err != nil {
 		return fmt.Errorf("encode a refused callback of job %s: %w", job.ID, err)
 	}
-	rows, err := l.rejectedRows(ctx, job.ID)
+	return tablestore.Retry(ctx, l.cfg.Random, func() error {
+		rows, err := l.rejectedRows(ctx, job.ID)
+		if err != nil {
+			return err
+		}
+		no := int64(1)
+		if len(rows) > 0 { // The newest is always kept.
+			last, err := rejectedNo(&rows[0])
+			if err != nil {
+				return err
+			}
+			no = last + 1
+		}
+		key := l.jobKey(job.ID, rowCallback, tablestore.Pad(lastRejected-no, 9))
+		batch := tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: largeRow(columnRejected, data)}}
+		for i := maxRejected - 1; i < len(rows) && len(batch) < tablestore.MaxBatchOps; i++ {
+			batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: rows[i].Key})
+		}
+		if _, err := l.store.Commit(ctx, batch); err != nil {
+			return fmt.Errorf("record a refused callback of job %s: %w", job.ID, err)
+		}
+		return nil
+	})
+}
+
+// rejectedNo returns the number of the rejection in the row, 0 for a row of before rows had numbers: its key
+// has more digits, and so comes after those of the newer rows.
+func rejectedNo(row *tablestore.Row) (int64, error) {
+	parts, err := tablestore.Split(row.Key.Row)
+	if err != nil || len(parts) < 2 {
+		return 0, fmt.Errorf("bad key %q of a refused callback", row.Key.Row)
+	}
+	left, err := strconv.ParseInt(parts[1], 10, 64)
 	if err != nil {
-		return err
+		return 0, fmt.Errorf("bad key %q of a refused callback", row.Key.Row)
 	}
-	key := l.jobKey(job.ID, rowCallback, tablestore.Pad(math.MaxInt64-now.UnixNano(), 19), ids.nonce())
-	batch := tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: largeRow(columnRejected, data)}}
-	for i := maxRejected - 1; i < len(rows) && len(batch) < tablestore.MaxBatchOps; i++ {
-		batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: rows[i].Key})
-	}
-	if _, err := l.store.Commit(ctx, batch); err != nil {
-		return fmt.Errorf("record a refused callback of job %s: %w", job.ID, err)
-	}
-	return nil
+	return max(0, lastRejected-left), nil
 }
 
 // Rejected returns the refused callbacks of a job, none for an unknown one.
@@ -151,6 +175,9 @@ func (l *Ledger) Rejected(ctx context.Context, jobID string) (Rejections, error)
 	for i := range rejected {
 		if err := json.Unmarshal(tablestore.Large(rows[i].Properties, columnRejected), &rejected[i]); err != nil {
 			return nil, fmt.Errorf("row %s of job %s: %w", rows[i].Key.Row, jobID, err)
+		}
+		if rejected[i].No, err = rejectedNo(&rows[i]); err != nil {
+			return nil, err
 		}
 	}
 	slices.Reverse(rejected)

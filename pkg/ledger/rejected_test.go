@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,13 +50,40 @@ func TestReject_KeepsTheNewest(t *testing.T) {
 		if err != nil || len(rows) != 64 {
 			t.Errorf("%d rows: %v", len(rows), err)
 		}
-		if entries := got.History(1, 0); len(entries) != 40 || entries[0].Index != ledger.FirstRejected+24 || entries[0].Type != statemachine.EventCallbackRejected {
+		if entries := got.History(1, 0); len(entries) != 40 || entries[0].Index != ledger.FirstRejected+61 || entries[0].Type != statemachine.EventCallbackRejected {
 			t.Errorf("%d entries after rev 1, beginning with %+v", len(entries), entries[0])
 		}
 		if entries := got.History(0, 1); len(entries) != 24 || entries[0].Detail != "ACK" {
 			t.Errorf("%d entries of rev 1", len(entries))
 		}
 	})
+}
+
+// Two processes that record at the same time give their callbacks different numbers.
+func TestReject_TwoAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	job := b.Read(b.Submit(command("k"))).Job
+	other := reopen(t, &hooked{Store: b.store.Store})
+	var met atomic.Bool
+	b.store.set(func(_ tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if met.CompareAndSwap(false, true) {
+			if err := other.Reject(t.Context(), &job, rejection("other")); err != nil {
+				t.Error(err)
+			}
+		}
+		return commit()
+	})
+	if err := b.Reject(t.Context(), &job, rejection("one")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := b.Rejected(t.Context(), job.ID)
+	if err != nil || len(got) != 2 || got[0].LeaseDigest != "other" || got[1].LeaseDigest != "one" {
+		t.Fatalf("recorded %+v: %v", got, err)
+	}
+	if entries := got.History(0, 0); entries[0].EventID() >= entries[1].EventID() {
+		t.Errorf("the ids are %s and %s", entries[0].EventID(), entries[1].EventID())
+	}
 }
 
 // purgeDue purges the job whose retention is over.

@@ -3,11 +3,13 @@ package search_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/internal/musttest"
@@ -204,5 +206,42 @@ func TestHistory_HasRejectedCallbacks(t *testing.T) {
 	known, ok := errors.AsType[*apierror.Error](func() error { _, err := s.Rejected(t.Context(), "gone"); return err }())
 	if !ok || known.Code != apierror.JobNotFound {
 		t.Errorf("of a missing job: %v", known)
+	}
+}
+
+// More callbacks may be rejected at one revision than are kept. A follower gets each once, under an id that it
+// keeps.
+func TestFollow_GetsARejectedCallbackBeyondThoseKept(t *testing.T) {
+	t.Parallel()
+	s, l, id := setup(t)
+	job := l.Read(id).Job
+	reject := func(requestID string) {
+		t.Helper()
+		one := ledger.Rejection{StepID: "one", Kind: "ACK", AttemptNo: 1, RequestID: requestID, Cause: "stale_attempt"}
+		musttest.NoError(t, l.Reject(t.Context(), &job, one))
+	}
+	follow := func(last ledger.HistoryEntry) []ledger.HistoryEntry {
+		t.Helper()
+		entries, _, err := s.Follow(t.Context(), id, last.Rev, last.Index)
+		musttest.NoError(t, err)
+		return entries
+	}
+	for i := range 64 {
+		reject(fmt.Sprint(i))
+	}
+	before := follow(ledger.HistoryEntry{})
+	for i := 64; i < 200; i++ {
+		last := before[len(before)-1]
+		reject(fmt.Sprint(i))
+		added := follow(last)
+		if len(added) != 1 || added[0].RequestID != fmt.Sprint(i) || added[0].EventID() <= last.EventID() {
+			t.Fatalf("after %s the follower got %+v", last.EventID(), added)
+		}
+		before = append(before, added...)
+	}
+	all := follow(ledger.HistoryEntry{})
+	kept := before[len(before)-64:]
+	if diff := cmp.Diff(kept, all[len(all)-64:]); diff != "" || all[len(all)-65].Type == statemachine.EventCallbackRejected {
+		t.Errorf("of those that are kept (-when they were sent +now):\n%s", diff)
 	}
 }
