@@ -232,7 +232,8 @@ func (b *bench) together(t *testing.T) {
 	}
 }
 
-// crash kills the server while it has tasks, and starts it again on its folder.
+// crash kills the server while it has tasks, and starts it again on its folder. A proxy answers
+// some claims in its place.
 func (b *bench) crash(t *testing.T) {
 	t.Helper()
 	jobs := make([]string, 6)
@@ -240,6 +241,7 @@ func (b *bench) crash(t *testing.T) {
 		jobs[i] = b.add(what{"do": "sleep", "seconds": 1})
 	}
 	b.worker.started(t, jobs[0])
+	b.proxy.inject(&fault{verb: "claim", times: 2, stray: true})
 	b.kill()
 	time.Sleep(300 * time.Millisecond) // Calls fail until the server is back.
 	b.start()

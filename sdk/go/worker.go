@@ -176,8 +176,9 @@ func (w *Worker) Use(middleware ...func(Handler) Handler) {
 
 // Run works until the context ends. Then it claims no more, lets its handlers finish
 // within the grace, and returns nil once all have returned. It returns an error only if the
-// configuration is invalid or the server refuses a claim, which it would refuse again. A
-// token that is no longer accepted is no reason if the client has a source of tokens.
+// configuration is invalid or the server refuses a claim, which it would refuse again. Once the
+// server has answered a claim, a proxy in its place is no reason, nor is a token that is no
+// longer accepted if the client has a source of tokens.
 func (w *Worker) Run(ctx context.Context) error {
 	r, err := w.newRun()
 	if err == nil {
@@ -325,7 +326,10 @@ func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, 
 // claimOnce makes one claim and repeats it until it is answered.
 func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, error) {
 	var claimed ClaimedWork
-	passes := func(err error) bool { return mayPass(err) || r.welcome && r.Client.source != nil && tokenRefused(err) }
+	// Before its first answer the URL or the token may be wrong for good.
+	passes := func(err error) bool {
+		return mayPass(err) || r.welcome && (fromProxy(err) || r.Client.source != nil && tokenRefused(err))
+	}
 	err := r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
 		// An answer at once says what is wrong with the first claim, and that the server is back.
 		if !r.welcome || r.link.Down() {

@@ -636,6 +636,32 @@ func TestAClaimIsRepeatedUntilTheTokenIsReplaced(t *testing.T) {
 	}
 }
 
+// While the server restarts, a proxy answers in its place. The first claim may have a wrong URL.
+func TestAClaimOutlastsTheAnswersOfAProxy(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{302, 403, 404} {
+		for name, since := range map[string]time.Duration{"from the start": 0, "later": time.Second} {
+			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					q := newQueue(t)
+					q.script = func(c *call) (int, any, bool) {
+						return status, "no route", c.Verb == "claim" && c.At >= since && c.At < time.Minute
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+					defer cancel()
+					time.AfterFunc(90*time.Second, func() { q.enqueue("w1") })
+					err := q.worker(succeed).Run(ctx)
+					if (err != nil) != (since == 0) || len(q.made("complete")) != min(1, int(since.Seconds())) {
+						t.Errorf("the worker ended with %v and did %+v", err, q.made("complete"))
+					}
+					time.Sleep(time.Hour) // The item is queued.
+				})
+			})
+		}
+	}
+}
+
 // A server that shuts down answers a claim at once, with nothing.
 func TestEmptyClaimsDoNotFollowEachOtherAtOnce(t *testing.T) {
 	t.Parallel()

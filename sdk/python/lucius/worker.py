@@ -19,7 +19,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequ
 
 from ._completions import Completions
 from ._lease import Lease
-from ._log import Link, named, names, say, show
+from ._log import Link, answers, named, names, say, show
 from ._payload import decoder
 from ._transport import SHORTEST_POLL, Answer, Interruptible, Token, Transport, encoded, transient
 from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter, Throttled
@@ -164,9 +164,9 @@ class Worker:
     def run(self) -> None:
         """Work until :meth:`stop`, SIGTERM or SIGINT, then finish what is in hand.
 
-        Raises :class:`ProblemError` if the server refuses a claim, as with a wrong token. If
-        the token is from a function or a file, the worker waits for another one instead, once
-        the server has accepted it. A worker runs once.
+        Raises :class:`ProblemError` if the server refuses a claim, as with a wrong token. Once
+        the server has answered a claim, the worker waits instead while a proxy answers in its
+        place, and for another token if that is from a function or a file. A worker runs once.
         """
         if not self._handlers:
             raise ValueError("no handler is registered: decorate a function with @worker.step(…)")
@@ -286,8 +286,9 @@ class Worker:
         return [] if ANY_STEP in self._handlers else sorted(self._handlers)
 
     def _claim_passes(self, problem: ProblemError) -> bool:
-        """Whether a refused claim is repeated."""
-        return transient(problem.status) or problem.status == 401 and self._welcome and self._transport.token_may_change
+        """Whether a refused claim is repeated. Before the first answer the URL or the token may be wrong for good."""
+        replaced = problem.status == 401 and self._transport.token_may_change
+        return transient(problem.status) or self._welcome and (replaced or not answers(problem))
 
     def _begin(self, item: Mapping[str, Any]) -> None:
         task = Task(item)

@@ -324,6 +324,31 @@ class Tokens(unittest.TestCase):
         with self.assertRaisesRegex(ProblemError, "401 unauthenticated"):
             worker.run()
 
+    def test_a_claim_outlasts_the_answers_of_a_proxy(self):
+        for answer in ((404, b"no route", {"Content-Type": "text/plain"}), (302, b""), (403, b"<html>denied</html>")):
+            claims, queue = [], Queue({})
+            late, queue.waiting, real = queue.waiting, [], queue.answer
+
+            def answers(request, answer=answer, claims=claims, queue=queue, late=late, real=real):
+                if request.path == "/v1/work:claim":
+                    claims.append(request)
+                    if 1 < len(claims) < 4:
+                        return answer
+                    if len(claims) == 4:
+                        queue.waiting = late
+                return real(request)
+            queue.answer = answers
+            with self.subTest(answer=answer):
+                self.assertEqual([verb for verb, _ in run(queue, lambda task: None)], ["complete"])
+
+    def test_a_proxy_that_answers_the_first_claim_ends_the_worker(self):
+        fake = Fake(lambda request: (404, b"no route", {"Content-Type": "text/plain"}))
+        self.addCleanup(fake.close)
+        worker = Worker("extract", url=fake.url)
+        worker.step("EXTRACT")(lambda task: None)
+        with self.assertRaisesRegex(ProblemError, "the server answered 404"):
+            worker.run()
+
     def test_a_token_without_an_answer_is_asked_for_again(self):
         tries = []
 

@@ -5,7 +5,7 @@ import { hostname } from "node:os";
 import { Completions } from "./completions.js";
 import { Final, LuciusError, ProblemError, Retry, RetryAfter, Throttled } from "./errors.js";
 import { failure, fitted, Lease, type Report } from "./lease.js";
-import { Link, type Logger, named, names, textLogger } from "./log.js";
+import { answers, Link, type Logger, named, names, textLogger } from "./log.js";
 import { type Output, type Schema, validate } from "./schema.js";
 import { type Payload, Task, type Warning, type WorkItem } from "./task.js";
 import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
@@ -177,9 +177,9 @@ export class Worker {
 
   /**
    * Work until {@link Worker.stop}, SIGTERM or SIGINT, then finish what is in hand. It
-   * rejects with ProblemError if the server refuses a claim, as with a wrong token. If the
-   * token is from a function or a file, the worker waits for another one instead, once the
-   * server has accepted it. A worker runs once.
+   * rejects with ProblemError if the server refuses a claim, as with a wrong token. Once the
+   * server has answered a claim, the worker waits instead while a proxy answers in its place,
+   * and for another token if that is from a function or a file. A worker runs once.
    */
   async run(): Promise<void> {
     if (this.#handlers.size === 0) throw new Error("no handler is registered: call worker.step(type, handler)");
@@ -231,8 +231,9 @@ export class Worker {
     const signal = this.#stopping.signal;
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
-      const mayChange = this.#welcome && this.#transport.tokenMayChange;
-      const passes = (problem: ProblemError) => problem.transient || (problem.status === 401 && mayChange);
+      // Before the first answer the URL or the token may be wrong for good.
+      const passesLater = (problem: ProblemError) => !answers(problem) || (problem.status === 401 && this.#transport.tokenMayChange);
+      const passes = (problem: ProblemError) => problem.transient || (this.#welcome && passesLater(problem));
       const once = () => {
         // An answer at once says what is wrong with the first claim, and that the server is back.
         if (this.#link.down || !this.#welcome) body.wait_seconds = 0;

@@ -363,6 +363,20 @@ test("a claim is repeated until the token is replaced", async () => {
   assert.deepEqual([claims[0], claims[4]], ["Bearer old", "Bearer new"]);
 });
 
+test("a claim outlasts the answers of a proxy", async () => {
+  const page = { status: 404, headers: { "content-type": "text/plain" }, body: "no route" };
+  for (const answer of [page, { status: 302 }, { status: 403, body: "<html>denied</html>" }]) {
+    let claims = 0;
+    const instead = ({ path }: Asked) => (path === "/v1/work:claim" && [2, 3].includes(++claims) ? answer : undefined);
+    const reports = await run([{}, {}], () => {}, { parallel: 1 }, { instead });
+    assert.deepEqual(reports.map(({ verb }) => verb), ["complete", "complete"]);
+  }
+  const server = await fake(() => page); // The URL may be wrong.
+  const worker = new Worker({ service: "extract", url: server.url, logger: silent }).step("EXTRACT", () => {});
+  await assert.rejects(worker.run(), /the server answered 404/);
+  server.close();
+});
+
 test("a fixed token that is refused ends the worker", async () => {
   let claims = 0;
   const server = await fake(() => (claims++ ? { status: 401, body: { code: "unauthenticated" } } : { status: 200, body: { items: [] } }));
