@@ -102,13 +102,17 @@ func (s *session) watch(ctx context.Context, jobID string) error {
 
 // followToEnd calls handle with each event of a job until the job has ended, and returns the
 // job. If the stream ends before that, for instance because its server stops, followToEnd opens
-// it again.
+// it again: also if the job has ended since, as its last events are then missing.
 func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*api.Event) error) (job api.Job, err error) {
-	last := ""
+	last, rev := "", int64(0)
+	note := func(e *api.Event) error {
+		rev = e.Rev
+		return handle(e)
+	}
 	for failures := 0; ; {
 		var heard bool
-		before := last
-		if heard, err = s.follow(ctx, jobID, &last, handle); err == nil {
+		before, hadEnded := last, !job.CompletedAt.IsZero()
+		if heard, err = s.follow(ctx, jobID, &last, note); err == nil {
 			job, err = call[api.Job](s.GetJob(ctx, jobID, nil))
 		}
 		switch {
@@ -120,7 +124,7 @@ func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*ap
 			failures++
 		}
 		switch {
-		case err == nil && !job.CompletedAt.IsZero():
+		case err == nil && !job.CompletedAt.IsZero() && (hadEnded || rev >= job.Rev):
 			return job, nil
 		case err != nil && (ExitCode(err) != ExitUnavailable || failures > reconnects):
 			return job, err

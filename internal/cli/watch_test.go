@@ -119,6 +119,30 @@ func TestJobsWatch_OutlivesTheStreamsOfAQuietJob(t *testing.T) {
 	}
 }
 
+// A server that stops ends the stream before the job's last events.
+func TestJobsWatch_ShowsTheEventsOfAJobThatEndsWhileItsServerStops(t *testing.T) {
+	t.Parallel()
+	streams := 0
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/events") {
+			job := failedJob()
+			if job.State, job.Rev = api.JobStateSucceeded, 2; streams < 2 {
+				job.State, job.Rev, job.CompletedAt = api.JobStateInProgress, 1, api.Time{}
+			}
+			_ = json.NewEncoder(w).Encode(job)
+			return
+		}
+		if streams++; streams == 2 { // The server drains.
+			fmt.Fprint(w, ": waiting\n\n")
+			return
+		}
+		fmt.Fprintf(w, "data: %s\n\n", encode(t, api.Event{EventID: fmt.Sprint(streams), Rev: int64(min(streams, 2))}))
+	}))
+	if out := l.must(t, "jobs", "watch", jobID, "-o", "json"); strings.Count(out, "\n") != 2 || streams != 3 {
+		t.Errorf("%d streams, and it wrote\n%s", streams, out)
+	}
+}
+
 // Ctrl-C ends a watch.
 func TestJobsWatch_IsInterrupted(t *testing.T) {
 	t.Parallel()

@@ -375,12 +375,12 @@ class Watch(Iterator[Event]):
         self._interruptible.interrupt()
 
     def _read(self) -> Iterator[Event]:
-        last, over = "", False
-        while not over and not self._interruptible.interrupted.is_set():
+        last, ended = "", False
+        while not self._interruptible.interrupted.is_set():
             seen, broken = last, False
             try:
                 for event in self._stream(last):
-                    last, over = event.event_id, over or event.ends_job
+                    last, ended = event.event_id, ended or event.ends_job
                     yield event
             except _CALL_FAILED as error:
                 if self._interruptible.interrupted.is_set():
@@ -388,9 +388,11 @@ class Watch(Iterator[Event]):
                 self._failures, broken = self._failures + 1, True
                 if self._failures > 8:
                     raise NoAnswerError(f"the stream of job {self._job_id}: {error}") from error
-            if last == seen and not over:
-                # Either the job ended before the stream began, or the server is away.
-                over = self._client.get(self._job_id).ended and not broken
+            # Of a job that ended during the stream, a server that stops leaves out the last entries.
+            if ended and not broken:
+                return
+            if last == seen:
+                ended = ended or self._client.get(self._job_id).ended
                 self._interruptible.interrupted.wait(min(0.1 * 2 ** self._failures, 5))
 
     def _stream(self, last: str) -> Iterator[Event]:
@@ -416,6 +418,8 @@ class Watch(Iterator[Event]):
                 elif not text and data:
                     yield Event.parse(json.loads("\n".join(data)))
                     data = []
+            if response.chunked and response.chunk_left is not None:  # readline() does not tell.
+                raise http.client.IncompleteRead(b"")
         finally:
             self._interruptible.attach(None)
             connection.close()

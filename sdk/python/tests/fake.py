@@ -22,7 +22,7 @@ class Request:
 class Fake:
     """``answer`` takes a request and returns status and JSON, with headers if it likes.
 
-    After an answer with a Transfer-Encoding the connection is reset.
+    After an answer with a Transfer-Encoding the connection is reset, or closed if it says so.
     """
 
     def __init__(self, answer):
@@ -53,7 +53,8 @@ class Fake:
                 self.end_headers()
                 self.wfile.write(encoded)
                 if "Transfer-Encoding" in given:
-                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if "Connection" not in given:
+                        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     os.close(self.connection.detach())
 
             do_GET = do_POST = do_PUT = do_DELETE = handle_any

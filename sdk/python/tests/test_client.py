@@ -266,6 +266,13 @@ class Calls(Scripted):
         streams = [r for r in fake.requests if r.path.endswith("/events")]
         self.assertEqual([r.headers["Last-Event-ID"] for r in streams], [None, "e2", "e2"])
 
+    def test_a_watch_has_the_entries_of_a_job_that_ends_while_its_server_stops(self):
+        killed = (200, b"5\r\n: no\n\r\n", {"Transfer-Encoding": "chunked", "Connection": "close"})
+        for quiet in ([(200, stream()), (200, job())], [killed, (200, job()), killed]):
+            client, _ = self.serve((200, stream(event(1))), *quiet, (200, stream(event(2, "SUCCEEDED"))))
+            with self.subTest(quiet=quiet):
+                self.assertEqual([e.event_id for e in client.watch("j1")], ["e1", "e2"])
+
     def test_a_watch_of_a_quiet_job_goes_on_however_often_its_stream_breaks(self):
         quiet = (200, b"b\r\n: waiting\n\n\r\n", {"Transfer-Encoding": "chunked"})
         client, fake = self.serve(

@@ -200,12 +200,12 @@ export class Client {
    */
   async *watch(jobId: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
     let last = "";
-    let over = false;
+    let over = false; // The job has ended.
     let failures = 0; // in a row, of streams over which the server said nothing
     const heard = () => {
       failures = 0; // A quiet job has comments only.
     };
-    while (!over) {
+    for (;;) {
       const seen = last;
       let broken = false;
       try {
@@ -220,13 +220,13 @@ export class Client {
         if (error instanceof ProblemError && !error.transient) throw error;
         if (++failures > 8) throw new NoAnswerError(`the stream of job ${jobId}: ${(error as Error).message}`, { cause: error });
       }
-      if (last !== seen || over) continue;
-      // Either the job ended before the stream began, or the server is away.
-      const job = this.#transport.call<Job>("GET", path(jobId), { retryFor: this.#retryFor, signal });
-      over = ended(await job.catch((error) => {
+      // Of a job that ended during the stream, a server that stops leaves out the last entries.
+      if (over && !broken) return;
+      if (last !== seen) continue;
+      over ||= ended(await this.#transport.call<Job>("GET", path(jobId), { retryFor: this.#retryFor, signal }).catch((error) => {
         signal?.throwIfAborted();
         throw error;
-      })) && !broken;
+      }));
       if (!(await sleep(Math.min(100 * 2 ** failures, 5000), signal))) signal?.throwIfAborted();
     }
   }

@@ -447,6 +447,16 @@ test("a watch continues where it was", async (t) => {
   assert.deepEqual(streams.map((a) => a.headers["last-event-id"]), [undefined, "e2", "e2"]);
 });
 
+test("a watch has the entries of a job that ends while its server stops", async (t) => {
+  const { client } = await serve(t, [
+    { status: 200, body: stream(event(1)) }, { status: 200, body: stream() }, { status: 200, body: { state: "SUCCEEDED" } },
+    { status: 200, body: stream(event(2, "SUCCEEDED")) },
+  ]);
+  const found: string[] = [];
+  for await (const { event_id } of client.watch("j1")) found.push(event_id);
+  assert.deepEqual(found, ["e1", "e2"]);
+});
+
 test("a watch of a quiet job goes on however often its stream breaks", async (t) => {
   const quiet = [{ status: 200, body: ": waiting\n\n", broken: true }, { status: 200, body: { state: "IN_PROGRESS" } }];
   const { client, asked } = await serve(t, [...Array(10).fill(quiet).flat(), { status: 200, body: stream(event(1, "SUCCEEDED")) }]);
