@@ -3,9 +3,8 @@ package cli
 import (
 	"os"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // limitFile is the file of lucius limit apply.
@@ -31,8 +30,9 @@ func readLimits(path string) (wanted wantedLimits, err error) {
 		return wanted, usagef("read the limits: %w", err)
 	}
 	var file limitFile
-	if err := yaml.UnmarshalWithOptions(text, &file, yaml.Strict()); err != nil {
-		return wanted, usagef("%s is not a file of limits: %w", path, err)
+	if fault := strictyaml.Decode(text, &file, nil); fault != nil {
+		fault.File = path
+		return wanted, usagef("%w", fault)
 	}
 	wanted.requests = map[string]api.StartLimitRequest{}
 	for i, one := range file.Limits {

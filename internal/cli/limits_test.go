@@ -158,6 +158,7 @@ func TestLimits_ThatCannotBeAppliedAreTold(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"no YAML":          "limits: [",
+		"a second file":    `limits: [{id: "service:a", starts: 1/1s, reason: r}]` + "\n---\nlimits: []",
 		"an unknown field": `limits: [{id: "service:a", starts: 1/1s, reason: r, burst: 2}]`,
 		"no id":            `limits: [{starts: 1/1s, reason: r}]`,
 		"an id twice":      `limits: [{id: a, starts: 1/1s, reason: r}, {id: a, starts: 2/1s, reason: r}]`,

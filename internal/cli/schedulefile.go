@@ -17,6 +17,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // scheduleFile is a schedule in a file.
@@ -72,6 +73,11 @@ func readScheduleFile(path string) ([]scheduleFile, error) {
 		return nil, usagef("read the schedules: %w", err)
 	}
 	fault := func(err error) error { return usagef("%s is not a file of schedules: %w", path, err) }
+	var document any
+	if fault := strictyaml.Decode(text, &document, nil); fault != nil {
+		fault.File = path
+		return nil, usagef("%w", fault)
+	}
 	asJSON, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		return nil, fault(err)

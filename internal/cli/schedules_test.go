@@ -133,7 +133,8 @@ func TestSchedulesApply_ShowsWhatDiffersFirst(t *testing.T) {
 	l.must(t, "schedules", "apply", "-f", dir, "--yes")
 	for name, text := range map[string]string{
 		"no name": "tenant_id: t\n", "an unknown field": "tenant_id: t\nname: a\ncorn: x\n", "no schedule": "schedules: []\n", "no YAML": "a: [",
-		"one twice": "schedules: [{tenant_id: t, name: a}, {tenant_id: t, name: a}]\n",
+		"a second file": "tenant_id: t\nname: a\nevery: 1h\n---\ntenant_id: t\nname: b\nevery: 1h\n",
+		"one twice":     "schedules: [{tenant_id: t, name: a}, {tenant_id: t, name: a}]\n",
 	} {
 		file := filepath.Join(t.TempDir(), "x.yaml")
 		musttest.WriteFile(t, file, text)
