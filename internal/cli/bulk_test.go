@@ -465,11 +465,13 @@ func TestRetry_TakesTheTimesOfTheOperationBefore(t *testing.T) {
 // A list leaves out a long patch: then the operation itself tells whether it is the same repetition.
 func TestRetry_ComparesALongPatchWithThatOfTheOperation(t *testing.T) {
 	t.Parallel()
-	for patch, want := range map[string]string{`{"model": "v3"}`: "2026-01-27T10:00:00.000Z", `{"model": "v4"}`: "2026-01-27T11:59:00.000Z"} {
+	for patch, want := range map[string]string{
+		`{"model": 9007199254740992}`: "2026-01-27T10:00:00.000Z", `{"model": 9007199254740993}`: "2026-01-27T11:59:00.000Z",
+	} {
 		listed := operation(api.OperationStateDone, 2)
 		listed.From, listed.Filter = api.RerunFromStart, api.OperationFilter{TenantID: "t", State: api.JobStateSucceeded, CreatedBefore: at(2 * time.Hour)}
 		full := listed
-		full.PayloadPatch = json.RawMessage(`{"model":"v3"}`)
+		full.PayloadPatch = json.RawMessage(`{"model":9007199254740992}`)
 		server := newScripted(t, map[string][]any{
 			"GET /v1/admin/retries": {api.OperationPage{Operations: []api.Operation{listed}}}, "GET /v1/admin/operations/" + operationID: {full},
 			retries: {preview(1)},

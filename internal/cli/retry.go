@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -170,9 +171,15 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 
 // sameJSON reports whether two values, which may be absent, are equal.
 func sameJSON(a, b json.RawMessage) bool {
-	var values [2]any
-	_, _ = json.Unmarshal(a, &values[0]), json.Unmarshal(b, &values[1]) // They are JSON, or empty.
-	return reflect.DeepEqual(values[0], values[1])
+	return reflect.DeepEqual(exactly(a), exactly(b))
+}
+
+// exactly decodes JSON, or nothing, without rounding its numbers.
+func exactly(text []byte) (value any) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	_ = decoder.Decode(&value) // It is JSON, or empty.
+	return value
 }
 
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out

@@ -73,14 +73,16 @@ func readScheduleFile(path string) ([]scheduleFile, error) {
 		return nil, usagef("read the schedules: %w", err)
 	}
 	fault := func(err error) error { return usagef("%s is not a file of schedules: %w", path, err) }
-	var document any
-	if fault := strictyaml.Decode(text, &document, nil); fault != nil {
-		fault.File = path
-		return nil, usagef("%w", fault)
-	}
-	asJSON, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		return nil, fault(err)
+	asJSON := text
+	if !json.Valid(text) { // YAML would make strings of some of its numbers.
+		var document any
+		if fault := strictyaml.Decode(text, &document, nil); fault != nil {
+			fault.File = path
+			return nil, usagef("%w", fault)
+		}
+		if asJSON, err = yaml.YAMLToJSON(text); err != nil {
+			return nil, fault(err)
+		}
 	}
 	var list struct {
 		Schedules []json.RawMessage `json:"schedules"`
@@ -149,13 +151,10 @@ func scheduleFields(request *api.ScheduleRequest) map[string]any {
 	if one.CatchUp.Window == "" {
 		one.CatchUp.Window = api.SpanText(time.Hour)
 	}
-	fields := map[string]any{}
 	text, err := json.Marshal(one)
-	if err == nil {
-		err = json.Unmarshal(text, &fields)
-	}
-	if err != nil {
-		panic(err) // Both are made of JSON.
+	fields, ok := exactly(text).(map[string]any)
+	if err != nil || !ok {
+		panic(fmt.Sprintf("a definition is no JSON object: %v", err)) // It is made of JSON.
 	}
 	return fields
 }

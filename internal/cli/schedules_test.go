@@ -111,6 +111,23 @@ func TestSchedules_Backfill(t *testing.T) {
 	}
 }
 
+func TestSchedulesApply_ComparesNumbersExactly(t *testing.T) {
+	t.Parallel()
+	known := nightly()
+	known.Command = json.RawMessage(`{"n":9007199254740992,"x":1e2}`)
+	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/schedules/t/nightly": {known}}).url)
+	for command, want := range map[string]string{
+		`{"n":9007199254740993,"x":1e2}`: "t/nightly changes\n  command: {\"n\":9007199254740993,\"x\":1e2}, was {\"n\":9007199254740992,\"x\":1e2}\n",
+		`{"x":1e2,"n":9007199254740992}`: "t/nightly is unchanged\n",
+	} {
+		file := filepath.Join(t.TempDir(), "nightly.json")
+		musttest.WriteFile(t, file, `{"tenant_id":"t","name":"nightly","cron":"30 2 * * *","time_zone":"Europe/Berlin","command":`+command+`}`)
+		if got := l.must(t, "schedules", "apply", "-f", file, "--dry-run"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestSchedulesApply_ShowsWhatDiffersFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
