@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
@@ -37,8 +35,10 @@ func (t *tool) schedulesBackfill() *cobra.Command {
 		if err := s.between(&ask, from, to); err != nil {
 			return err
 		}
-		once := &api.BackfillScheduleParams{IdempotencyKey: new(cmp.Or(key, uuid.NewString()))}
-		begun, err := call[api.ScheduleBackfill](s.BackfillSchedule(ctx, tenant, name, once, ask))
+		begun, err := once(ctx, s, key, func(key string) (api.ScheduleBackfill, error) {
+			params := &api.BackfillScheduleParams{IdempotencyKey: &key}
+			return call[api.ScheduleBackfill](s.BackfillSchedule(ctx, tenant, name, params, ask))
+		})
 		if err != nil {
 			return err
 		}

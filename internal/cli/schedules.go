@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
@@ -285,11 +284,10 @@ func (t *tool) schedulesRun() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if key == "" {
-			key = uuid.NewString()
-		}
-		once := &api.RunScheduleParams{IdempotencyKey: &key}
-		fire, err := call[api.ScheduleFire](s.RunSchedule(ctx, tenant, name, once, api.ScheduleChange{}))
+		fire, err := once(ctx, s, key, func(key string) (api.ScheduleFire, error) {
+			params := &api.RunScheduleParams{IdempotencyKey: &key}
+			return call[api.ScheduleFire](s.RunSchedule(ctx, tenant, name, params, api.ScheduleChange{}))
+		})
 		if err != nil {
 			return err
 		}

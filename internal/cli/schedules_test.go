@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,6 +62,32 @@ func TestSchedules(t *testing.T) {
 		if _, err := l.run(t, strings.Fields(line)...); cli.ExitCode(err) != code {
 			t.Errorf("lucius %s: %v, want the exit code %d", line, err, code)
 		}
+	}
+}
+
+// An answer may be lost after the run: then it is repeated with the same key.
+func TestSchedules_RunsOnceWhatIsRepeated(t *testing.T) {
+	t.Parallel()
+	const run, backfill = "POST /v1/schedules/t/nightly:run", "POST /v1/schedules/t/nightly:backfill"
+	server := newScripted(t, map[string][]any{
+		run: {apierror.Internal, api.ScheduleFire{Outcome: api.FireOutcomeFired, JobID: "j1"}}, backfill: {apierror.Internal, api.ScheduleBackfill{}},
+	})
+	l := newLine(t, server.url)
+	for _, line := range []string{"schedules run t/nightly", "schedules backfill t/nightly --from 1d --repeat"} {
+		server.keys = nil
+		l.must(t, strings.Fields(line)...)
+		if keys := server.keys; len(keys) != 2 || keys[0] == "" || keys[0] != keys[1] {
+			t.Errorf("%s: the keys are %q", line, keys)
+		}
+	}
+	server.answers[run] = []any{apierror.Internal}
+	_, err := l.run(t, "schedules", "run", "t/nightly")
+	if key := server.keys[len(server.keys)-1]; cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "--idempotency-key "+key) {
+		t.Errorf("without an answer: %v", err)
+	}
+	_, err = l.run(t, "schedules", "run", "t/nightly", "--idempotency-key", "k")
+	if cli.ExitCode(err) != cli.ExitUnavailable || strings.Contains(fmt.Sprint(err), "--idempotency-key") {
+		t.Errorf("with a key of the caller: %v", err)
 	}
 }
 

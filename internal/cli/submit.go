@@ -64,6 +64,10 @@ func (t *tool) submit() *cobra.Command {
 		}
 		if len(commands) == 1 {
 			receipt, err := s.submitOne(ctx, commands[0].text)
+			if o.again && unanswered(err) {
+				return &Error{Code: ExitCode(err), Err: fmt.Errorf(
+					"%w; it may have been submitted: to have one job, repeat the command with its idempotency_key %s", err, keyOf(commands[0].text))}
+			}
 			if err != nil {
 				return err
 			}
@@ -176,6 +180,15 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 	return withMembers(text, fmt.Appendf(nil, `"idempotency_key":%q`, key)), nil
 }
 
+// keyOf returns the idempotency key of a command that [withKey] returned.
+func keyOf(text json.RawMessage) json.RawMessage {
+	var c struct {
+		Key json.RawMessage `json:"idempotency_key"`
+	}
+	_ = json.Unmarshal(text, &c) // It is an object.
+	return c.Key
+}
+
 // withMembers adds members to a JSON object. It keeps the rest of the text, so that the server can name the
 // column of a duplicate name.
 func withMembers(object, members []byte) []byte {
@@ -207,6 +220,26 @@ func (s *session) repeat(ctx context.Context, do func() error) error {
 			return err
 		}
 	}
+}
+
+// once makes a request with an idempotency key, the given one or a new one, and repeats it as
+// [session.repeat] does. If the request may have succeeded under a new key, the error names the key.
+func once[T any](ctx context.Context, s *session, given string, do func(key string) (T, error)) (answer T, err error) {
+	key := cmp.Or(given, uuid.NewString())
+	err = s.repeat(ctx, func() (err error) {
+		answer, err = do(key)
+		return err
+	})
+	if given == "" && unanswered(err) {
+		err = &Error{Code: ExitCode(err), Err: fmt.Errorf(
+			"%w; it may have been done: to have it done once, repeat it with --idempotency-key %s", err, key)}
+	}
+	return answer, err
+}
+
+// unanswered reports whether a request that ended with the error may have succeeded.
+func unanswered(err error) bool {
+	return ExitCode(err) == ExitUnavailable || ExitCode(err) == ExitInterrupted
 }
 
 const (

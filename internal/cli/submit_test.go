@@ -226,9 +226,11 @@ func TestSubmit_InterruptedWithAgain(t *testing.T) {
 	t.Parallel()
 	s, l := newIntake(t)
 	s.busy = 1 << 20
-	_, err := l.run(t, "submit", "--again", input(t, "{} {}"))
-	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "creates second jobs") {
-		t.Errorf("answered %v", err)
+	for text, want := range map[string]string{"{} {}": "creates second jobs", "{}": "repeat the command with its idempotency_key \""} {
+		_, err := l.run(t, "submit", "--again", input(t, text))
+		if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: answered %v", text, err)
+		}
 	}
 }
 
