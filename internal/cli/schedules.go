@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -419,7 +419,7 @@ func (t *tool) schedulesApply() *cobra.Command {
 			}
 			one := &wanted[i]
 			if _, err := call[api.Schedule](s.PutSchedule(ctx, one.TenantID, one.Name, one.ScheduleRequest)); err != nil {
-				return errors.Join(usagef("%s was not applied", plain(diffs[i].Schedule)), err)
+				return fmt.Errorf("%s was not applied: %w", plain(diffs[i].Schedule), err)
 			}
 		}
 		return nil

@@ -138,6 +138,24 @@ func TestSchedules_Backfill(t *testing.T) {
 	}
 }
 
+func TestSchedulesApply_FailsAsItsRequest(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nightly.yaml")
+	musttest.WriteFile(t, file, "tenant_id: t\nname: nightly\nevery: 1h\ncommand: {request_type: a}\n")
+	for code, want := range map[apierror.Code]int{
+		apierror.StoreUnavailable: cli.ExitUnavailable, apierror.Forbidden: cli.ExitForbidden, apierror.ScheduleLimit: cli.ExitRefused,
+		apierror.ScheduleInvalid: cli.ExitRefused,
+	} {
+		l := newLine(t, newScripted(t, map[string][]any{
+			"GET /v1/schedules/t/nightly": {apierror.ScheduleNotFound}, "PUT /v1/schedules/t/nightly": {code},
+		}).url)
+		_, err := l.run(t, "schedules", "apply", "-f", file, "--yes")
+		if cli.ExitCode(err) != want || !strings.HasPrefix(fmt.Sprint(err), "t/nightly was not applied: ") {
+			t.Errorf("%s: %v, want the exit code %d", code, err, want)
+		}
+	}
+}
+
 func TestSchedulesApply_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	known := nightly()
