@@ -162,7 +162,7 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 				return err
 			}
 		}
-		return s.handleInbox(ids, func(some []string) (*http.Response, error) { return handle(ctx, s, some, reason) })
+		return s.handleInbox(ids, all, func(some []string) (*http.Response, error) { return handle(ctx, s, some, reason) })
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all commands that are refused now")
 	if ends {
@@ -173,8 +173,8 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 }
 
 // handleInbox retries or discards commands, as many per request as the API accepts, and prints
-// the outcome of each.
-func (s *session) handleInbox(ids []string, handle func([]string) (*http.Response, error)) error {
+// the outcome of each. A command that is absent is an error, unless listed says that it was there.
+func (s *session) handleInbox(ids []string, listed bool, handle func([]string) (*http.Response, error)) error {
 	result := api.InboxResult{Handled: []api.HandledInboxCommand{}}
 	var err error
 	for some := range slices.Chunk(ids, api.MaxInbox) {
@@ -186,6 +186,15 @@ func (s *session) handleInbox(ids []string, handle func([]string) (*http.Respons
 	}
 	if err != nil && len(result.Handled) == 0 {
 		return err
+	}
+	absent := 0
+	for _, one := range result.Handled {
+		if one.Outcome == api.InboxOutcomeAbsent {
+			absent++
+		}
+	}
+	if err == nil && absent > 0 && !listed {
+		err = &Error{Code: ExitNotFound, Err: fmt.Errorf("%d of %s are absent, or in another state", absent, diagnosis.Count(len(ids), "command"))}
 	}
 	return errors.Join(show(s, result, func(p *page, result api.InboxResult) {
 		rows := make([][]string, len(result.Handled))

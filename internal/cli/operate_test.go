@@ -373,10 +373,18 @@ func TestInbox(t *testing.T) {
 		Counts:   api.InboxCounts{Waiting: 2, OldestWaitingAt: at(time.Hour), Refused: 1, OldestRefusedAt: at(24 * time.Hour)},
 	}, "inbox list --state waiting")
 	result := api.InboxResult{Handled: []api.HandledInboxCommand{
-		{CommandID: "c-1", Outcome: api.InboxOutcomeRetried}, {CommandID: "c-2", Outcome: api.InboxOutcomeAbsent},
+		{CommandID: "c-1", Outcome: api.InboxOutcomeRetried}, {CommandID: "c-2", Outcome: api.InboxOutcomeDiscarding},
 	}}
 	shows(t, "inbox-retry", `POST /v1/admin/inbox:retry {"command_ids":["c-1","c-2"],"reason":"x"}`, result, "inbox retry c-1 c-2 --reason x --yes")
 	shows(t, "inbox-retry", `POST /v1/admin/inbox:discard {"command_ids":["c-1"],"reason":"x"}`, result, "inbox discard c-1 --reason x --yes")
+
+	// That one is absent is an error, unless it was there when it was listed.
+	result.Handled[1].Outcome = api.InboxOutcomeAbsent
+	l := newLine(t, newScripted(t, map[string][]any{"POST /v1/admin/inbox:retry": {result}}).url)
+	out, err := l.run(t, "inbox", "retry", "c-1", "c-2", "--yes")
+	if cli.ExitCode(err) != cli.ExitNotFound || fmt.Sprint(err) != "1 of 2 commands are absent, or in another state" || !strings.Contains(out, "absent") {
+		t.Errorf("of an absent one: %v\n%s", err, out)
+	}
 
 	// --all takes 101 in two requests.
 	var commands []api.InboxCommand
@@ -390,7 +398,7 @@ func TestInbox(t *testing.T) {
 		list:  {api.InboxPage{Commands: commands[:100], NextPageToken: "next"}, api.InboxPage{Commands: commands[100:]}},
 		retry: {result, result},
 	})
-	l := newLine(t, server.url)
+	l = newLine(t, server.url)
 	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
 	if _, err := l.run(t, "inbox", "retry", "--all"); err != nil || l.notes.String() != "Retry 101 commands? [y/N] " {
 		t.Errorf("%v, %q", err, l.notes.String())

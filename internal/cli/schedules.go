@@ -291,13 +291,17 @@ func (t *tool) schedulesRun() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return show(s, fire, func(p *page, fire api.ScheduleFire) {
+		err = show(s, fire, func(p *page, fire api.ScheduleFire) {
 			if fire.JobID == "" {
 				p.line("The run was %s: %s", fire.Outcome, fire.Detail)
 				return
 			}
 			p.line("Job %s: lucius jobs watch %s", fire.JobID, fire.JobID)
 		})
+		if err == nil && fire.JobID == "" {
+			err = &Error{Code: ExitRefused, Err: fmt.Errorf("there is no new job of %s", plain(args[0]))}
+		}
+		return err
 	})
 	cmd.Flags().StringVar(&key, "idempotency-key", "", "a repeated request with this key runs nothing again")
 	return cmd

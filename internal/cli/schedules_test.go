@@ -65,6 +65,19 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// A run that makes no job is none.
+func TestSchedules_RunWithoutAJobFails(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []api.FireOutcome{api.FireOutcomeRefused, api.FireOutcomeSkipped} {
+		fire := api.ScheduleFire{Outcome: outcome, Detail: "Job j0 is in the line."}
+		l := newLine(t, newScripted(t, map[string][]any{"POST /v1/schedules/t/nightly:run": {fire}}).url)
+		out, err := l.run(t, "schedules", "run", "t/nightly")
+		if want := "The run was " + string(outcome) + ": Job j0 is in the line.\n"; cli.ExitCode(err) != cli.ExitRefused || out != want {
+			t.Errorf("%v, %q", err, out)
+		}
+	}
+}
+
 // An answer may be lost after the run: then it is repeated with the same key.
 func TestSchedules_RunsOnceWhatIsRepeated(t *testing.T) {
 	t.Parallel()
