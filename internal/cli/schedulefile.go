@@ -26,6 +26,9 @@ type scheduleFile struct {
 	Name     string `json:"name"`
 
 	api.ScheduleRequest
+
+	// known is the schedule that it was compared with, zero if there was none or if the file names a rev.
+	known api.Schedule
 }
 
 // readSchedules reads a file of schedules, or those of a folder in the order of their names.
@@ -114,6 +117,9 @@ func (s *session) diffSchedule(ctx context.Context, wanted *scheduleFile) (sched
 	if err != nil {
 		return diff, err
 	}
+	if wanted.ExpectedRev == 0 {
+		wanted.known, wanted.ExpectedRev = known, known.Rev
+	}
 	before, after := scheduleFields(&api.ScheduleRequest{
 		Cron: known.Cron, Every: known.Every, TimeZone: known.TimeZone, StartAt: known.StartAt, EndAt: known.EndAt, Jitter: known.Jitter,
 		ExcludedDates: known.ExcludedDates, Overlap: known.Overlap, CatchUp: known.CatchUp, Command: known.Command,
@@ -131,6 +137,25 @@ func (s *session) diffSchedule(ctx context.Context, wanted *scheduleFile) (sched
 		diff.Change = "unchanged"
 	}
 	return diff, nil
+}
+
+// putSchedule creates or changes a schedule, unless its definition is no longer the one that it was
+// compared with. Fires raise the rev, too.
+func (s *session) putSchedule(ctx context.Context, wanted *scheduleFile) error {
+	for {
+		_, err := call[api.Schedule](s.PutSchedule(ctx, wanted.TenantID, wanted.Name, wanted.ScheduleRequest))
+		if !isRefused(err, apierror.RevConflict) || wanted.known.ScheduleID == "" {
+			return err
+		}
+		now, err := call[api.Schedule](s.GetSchedule(ctx, wanted.TenantID, wanted.Name))
+		if err != nil {
+			return err
+		}
+		if now.ScheduleID != wanted.known.ScheduleID || now.Version != wanted.known.Version {
+			return &Error{Code: ExitRefused, Err: errors.New("it was changed since it was compared: repeat the command")}
+		}
+		wanted.ExpectedRev = now.Rev
+	}
 }
 
 // scheduleFields returns the members of a definition, with the server's defaults.

@@ -421,8 +421,7 @@ func (t *tool) schedulesApply() *cobra.Command {
 			if diffs[i].Change == "unchanged" {
 				continue
 			}
-			one := &wanted[i]
-			if _, err := call[api.Schedule](s.PutSchedule(ctx, one.TenantID, one.Name, one.ScheduleRequest)); err != nil {
+			if err := s.putSchedule(ctx, &wanted[i]); err != nil {
 				return fmt.Errorf("%s was not applied: %w", plain(diffs[i].Schedule), err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,32 @@ func TestSchedules_Backfill(t *testing.T) {
 	} {
 		if _, err := l.run(t, strings.Fields(line)...); cli.ExitCode(err) != cli.ExitUsage {
 			t.Errorf("lucius %s: %v", line, err)
+		}
+	}
+}
+
+// Someone may change the schedule while the command asks. Its fires change the rev alone.
+func TestSchedulesApply_OverwritesNoOtherChange(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nightly.yaml")
+	musttest.WriteFile(t, file, "tenant_id: t\nname: nightly\nevery: 1h\ncommand: {request_type: a}\n")
+	const read, put = "GET /v1/schedules/t/nightly", "PUT /v1/schedules/t/nightly"
+	fired, edited, another := nightly(), nightly(), nightly()
+	fired.Rev, edited.Rev, edited.Version, another.ScheduleID = 4, 4, 3, "0b9e"
+	for _, test := range []struct {
+		now    api.Schedule
+		code   int
+		wanted []string
+	}{
+		{fired, 0, []string{`"expected_rev":3`, "", `"expected_rev":4`}},
+		{edited, cli.ExitRefused, []string{`"expected_rev":3`, ""}},
+		{another, cli.ExitRefused, []string{`"expected_rev":3`, ""}},
+	} {
+		server := newScripted(t, map[string][]any{read: {nightly(), test.now}, put: {apierror.RevConflict, test.now}})
+		l := newLine(t, server.url)
+		_, err := l.run(t, "schedules", "apply", "-f", file, "--yes")
+		if asked := server.asked[1:]; cli.ExitCode(err) != test.code || !slices.EqualFunc(asked, test.wanted, strings.Contains) {
+			t.Errorf("%v after the requests %q", err, asked)
 		}
 	}
 }
