@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // lines returns lucius lines.
@@ -226,6 +227,9 @@ func (t *tool) linesCancel() *cobra.Command {
 		all := api.LineCancellation{LineID: args[0], More: true}
 		for all.More {
 			some, err := call[api.LineCancellation](s.CancelLine(ctx, args[0], api.LineCancelRequest{Reason: reason}))
+			if all.Cancelled > 0 && isRefused(err, apierror.LineNotFound) {
+				err = nil // The jobs before have ended.
+			}
 			if err != nil {
 				return err
 			}

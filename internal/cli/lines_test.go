@@ -11,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // lineID is the id of a line.
@@ -172,6 +173,22 @@ func TestLines_Cancel(t *testing.T) {
 		if _, err := l.run(t, append([]string{"lines", "cancel", lineID}, args...)...); cli.ExitCode(err) != cli.ExitUsage {
 			t.Errorf("%v: %v", args, err)
 		}
+	}
+}
+
+// A line is gone once its last job has ended.
+func TestLines_CancelOfALineThatEndsIsDone(t *testing.T) {
+	t.Parallel()
+	server := newScripted(t, map[string][]any{
+		"GET /v1/lines/" + lineID:              {movingLine()},
+		"POST /v1/lines/" + lineID + ":cancel": {api.LineCancellation{LineID: lineID, Cancelled: 1000, More: true}, apierror.LineNotFound},
+	})
+	l := newLine(t, server.url)
+	if out := l.must(t, "lines", "cancel", lineID, "--reason", "why", "-y"); out != "Cancelled 1000 jobs\n" {
+		t.Errorf("said %s", out)
+	}
+	if _, err := l.run(t, "lines", "cancel", lineID, "--reason", "why", "-y"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("of a line that was gone before: %v", err)
 	}
 }
 
