@@ -194,7 +194,8 @@ func (s *session) handleInbox(ids []string, listed bool, handle func([]string) (
 		}
 	}
 	if err == nil && absent > 0 && !listed {
-		err = &Error{Code: ExitNotFound, Err: fmt.Errorf("%d of %s are absent, or in another state", absent, diagnosis.Count(len(ids), "command"))}
+		text := fmt.Sprintf("%d of %s are absent, or in another state", absent, diagnosis.Count(len(ids), "command"))
+		err = &Error{Code: ExitNotFound, Err: errors.New(text)}
 	}
 	return errors.Join(show(s, result, func(p *page, result api.InboxResult) {
 		rows := make([][]string, len(result.Handled))

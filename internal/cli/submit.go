@@ -65,8 +65,8 @@ func (t *tool) submit() *cobra.Command {
 		if len(commands) == 1 {
 			receipt, err := s.submitOne(ctx, commands[0].text)
 			if o.again && unanswered(err) {
-				return &Error{Code: ExitCode(err), Err: fmt.Errorf(
-					"%w; it may have been submitted: to have one job, repeat the command with its idempotency_key %s", err, keyOf(commands[0].text))}
+				return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; it may have been submitted: to have one job, "+
+					"repeat the command with its idempotency_key %s", err, keyOf(commands[0].text))}
 			}
 			if err != nil {
 				return err
@@ -396,7 +396,8 @@ func refusedError(results []api.BatchItem) error {
 	return &Error{Code: code, Err: fmt.Errorf("%d of %d commands were refused", refused, len(results))}
 }
 
-// awaitMany waits until all accepted jobs have ended, and prints how they did.
+// awaitMany waits until all accepted jobs have ended, or their timeouts, and prints how they did. It
+// does so too if it cannot wait for all of them.
 func (s *session) awaitMany(ctx context.Context, commands []command, results []api.BatchItem, timeout time.Duration) error {
 	jobs := make([]api.Job, len(results))
 	progress := s.progress("ended", len(results))
@@ -406,25 +407,24 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 		waiting.Go(func() error {
 			if results[i].JobID != "" {
 				job, err := s.end(within, results[i].JobID, timeout)
+				if errors.Is(err, errLate) { // Others may end in time.
+					jobs[i], err = call[api.Job](s.GetJob(within, results[i].JobID, nil))
+				} else if err == nil {
+					jobs[i] = *job
+				}
 				if err != nil {
 					return err
 				}
-				jobs[i] = *job
 			}
 			progress.add(1)
 			return nil
 		})
 	}
-	err := waiting.Wait()
+	left := waiting.Wait()
 	progress.end()
-	if ExitCode(err) == ExitInterrupted {
-		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the jobs continue: lucius jobs list", err)}
-	} else if err != nil {
-		return err
-	}
 	jobs = slices.DeleteFunc(jobs, func(job api.Job) bool { return job.JobID == "" })
 	failed := slices.DeleteFunc(slices.Clone(jobs), func(job api.Job) bool { return job.State == api.JobStateSucceeded })
-	err = show(s, api.JobPage{Jobs: jobs}, func(p *page, list api.JobPage) {
+	shown := show(s, api.JobPage{Jobs: jobs}, func(p *page, list api.JobPage) {
 		showBatch(p, commands, results)
 		p.line("%d succeeded, %d did not", len(list.Jobs)-len(failed), len(failed))
 		if len(failed) > 0 {
@@ -432,8 +432,34 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 			showJobs(p, api.JobPage{Jobs: failed})
 		}
 	})
-	if err == nil && len(failed) > 0 {
-		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %d jobs did not succeed", len(failed), len(jobs))}
+	if s.output != "table" { // The jobs say nothing of commands that have none.
+		for i := range results {
+			if refused := results[i].Error; refused != nil {
+				fmt.Fprintf(s.Stderr, "line %d: %s: %v\n", commands[i].line, refused.Code, problemError(refused))
+			}
+		}
 	}
-	return cmp.Or(err, refusedError(results))
+	switch {
+	case shown != nil:
+		return shown
+	case left != nil:
+		return &Error{Code: ExitCode(left), Err: fmt.Errorf("%w; the jobs continue: lucius jobs list", left)}
+	case len(failed) > 0:
+		return &Error{Code: ExitFailed, Err: notSucceeded(failed, len(jobs), timeout)}
+	}
+	return refusedError(results)
+}
+
+// notSucceeded says how many jobs of all did not succeed, and how many of them have not ended.
+func notSucceeded(failed []api.Job, all int, timeout time.Duration) error {
+	late := 0
+	for i := range failed {
+		if failed[i].CompletedAt.IsZero() {
+			late++
+		}
+	}
+	if late == 0 {
+		return fmt.Errorf("%d of %d jobs did not succeed", len(failed), all)
+	}
+	return fmt.Errorf("%d of %d jobs did not succeed, %d of them have not ended within %s", len(failed), all, late, timeout)
 }

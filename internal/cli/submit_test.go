@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
@@ -274,6 +275,60 @@ func TestSubmit_ManyAndWait(t *testing.T) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&list); err != nil || len(list.Jobs) != 2 || list.Jobs[1].State != api.JobStateFailedFinal {
 		t.Errorf("as JSON: %v\n%s", err, out)
+	}
+}
+
+// What is known of the jobs is printed, whatever the wait for one of them comes to.
+func TestSubmit_ManyPrintsWhatItKnows(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	accepted := func(id string) api.BatchItem { return api.BatchItem{Status: http.StatusAccepted, JobID: id} }
+	refused := api.BatchItem{Status: http.StatusUnprocessableEntity, Error: &api.Problem{
+		Code: apierror.UnknownRequestType, Status: http.StatusUnprocessableEntity, Detail: "No protocol takes doc.burn.",
+	}}
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		job := failedJob()
+		job.State = api.JobStateSucceeded
+		switch job.JobID = strings.TrimPrefix(r.URL.Path, "/v1/jobs/"); {
+		case r.Method == http.MethodPost:
+			fmt.Fprint(w, encode(t, api.BatchResult{Results: []api.BatchItem{accepted("done"), accepted("slow"), refused}}))
+			return
+		case job.JobID == "slow" && away.Load():
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		case job.JobID == "slow" && r.URL.Query().Has("wait"):
+			<-r.Context().Done()
+			return
+		case job.JobID == "slow":
+			job.State, job.CompletedAt = api.JobStateInProgress, api.Time{}
+		}
+		fmt.Fprint(w, encode(t, job))
+	}))
+	file := input(t, "{} {}\n{}")
+	for _, test := range []struct {
+		away      bool
+		code      int
+		says, out string
+	}{
+		{false, cli.ExitFailed, "1 of 2 jobs did not succeed, 1 of them have not ended within 50ms", "1 succeeded, 1 did not"},
+		{true, cli.ExitUnavailable, "the jobs continue: lucius jobs list", "1 succeeded, 0 did not"},
+	} {
+		away.Store(test.away)
+		args := []string{"submit", file, "--wait", "--timeout", "50ms"}
+		if test.away {
+			args = args[:3]
+		}
+		out, err := l.run(t, args...)
+		if cli.ExitCode(err) != test.code || !strings.Contains(fmt.Sprint(err), test.says) || !strings.Contains(out, test.out) ||
+			!strings.Contains(out, "No protocol takes doc.burn") {
+			t.Errorf("answered %v\n%s", err, out)
+		}
+		out, _ = l.run(t, append(args, "-o", "json")...)
+		var list api.JobPage
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Jobs) == 0 || list.Jobs[0].JobID != "done" ||
+			!strings.Contains(l.notes.String(), "line 2: unknown_request_type: No protocol takes doc.burn") {
+			t.Errorf("as JSON: %v\n%s\n%s", err, out, l.notes.String())
+		}
 	}
 }
 

@@ -218,19 +218,19 @@ func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wa
 		})
 	}
 	job, err := s.end(ctx, receipt.JobID, timeout)
-	if ExitCode(err) == ExitInterrupted {
+	switch {
+	case errors.Is(err, errLate):
+		return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s has not ended within %s: lucius why %[1]s", receipt.JobID, timeout)}
+	case ExitCode(err) == ExitInterrupted:
 		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the job continues: lucius jobs watch %s", err, receipt.JobID)}
-	} else if err != nil {
+	case err != nil:
 		return err
 	}
 	return cmp.Or(show(s, *job, showJob), outcome(job))
 }
 
-// end waits until a job has ended, for at most timeout unless that is 0.
+// end waits until a job has ended, for at most timeout unless that is 0: then it returns errLate.
 func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) (*api.Job, error) {
-	late := func() error {
-		return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s has not ended within %s: lucius why %s", jobID, timeout, jobID)}
-	}
 	if timeout > 0 {
 		waiting, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
 		defer cancel()
@@ -240,7 +240,7 @@ func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) 
 		job, err := call[api.Job](s.GetJob(ctx, jobID, &api.GetJobParams{Wait: new("30s")}))
 		switch {
 		case errors.Is(context.Cause(ctx), errLate):
-			return nil, late()
+			return nil, errLate
 		case err == nil && !job.CompletedAt.IsZero():
 			return &job, nil
 		case err == nil:
@@ -256,5 +256,5 @@ func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) 
 	}
 }
 
-// errLate is the cause of a context that ends because a job has not ended in time.
-var errLate = errors.New("late")
+// errLate is the error of a wait for a job that has not ended in time, and the cause of its context.
+var errLate = errors.New("the job has not ended in time")
