@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -396,23 +397,25 @@ func refusedError(results []api.BatchItem) error {
 	return &Error{Code: code, Err: fmt.Errorf("%d of %d commands were refused", refused, len(results))}
 }
 
-// awaitMany waits until all accepted jobs have ended, or their timeouts, and prints how they did. It
-// does so too if it cannot wait for all of them.
+// awaitMany waits until all accepted jobs have ended, or their timeouts, and prints how they did. If
+// a wait fails, it begins no others, because the server may be away, and prints what it knows.
 func (s *session) awaitMany(ctx context.Context, commands []command, results []api.BatchItem, timeout time.Duration) error {
 	jobs := make([]api.Job, len(results))
 	progress := s.progress("ended", len(results))
-	waiting, within := errgroup.WithContext(ctx)
+	var waiting errgroup.Group
+	var broken atomic.Bool
 	waiting.SetLimit(parallelism)
-	for i := range results {
+	for i := 0; i < len(results) && !broken.Load(); i++ {
 		waiting.Go(func() error {
 			if results[i].JobID != "" {
-				job, err := s.end(within, results[i].JobID, timeout)
-				if errors.Is(err, errLate) { // Others may end in time.
-					jobs[i], err = call[api.Job](s.GetJob(within, results[i].JobID, nil))
+				job, err := s.end(ctx, results[i].JobID, timeout)
+				if errors.Is(err, errLate) {
+					jobs[i], err = call[api.Job](s.GetJob(ctx, results[i].JobID, nil))
 				} else if err == nil {
 					jobs[i] = *job
 				}
 				if err != nil {
+					broken.Store(true)
 					return err
 				}
 			}
