@@ -87,7 +87,7 @@ test: test-plain costs ## Run the tests that need Go alone, and hold the costs o
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
 .PHONY: check
-check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
+check: verify observability packaging console sdk site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
@@ -104,14 +104,14 @@ test-plain:
 # of the contract suite is held in the tests of the server and the program, which use it concurrently.
 UNRACED := api|internal/apidocs|internal/config|internal/diagnosis|internal/guides|internal/house|internal/repolint|internal/samplepipeline|pkg/apierror|pkg/httpapi/contracttest|pkg/routing|pkg/schedules/calendar|pkg/statemachine|pkg/strictyaml
 
+PROCESSES := cmd/lucius examples/orders examples/vendor examples/webhook-receiver
+
 # The program as it is shipped has no race detector, so these tests gain nothing by it. They wait
 # for leases, servers and disks, so more of them run at a time than the machine has processors.
 .PHONY: test-processes
 test-processes: ## Kill, suspend, starve and attack the program as it is shipped
 	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) $(VETTED) -parallel 6 -skip '^TestSituation' \
-		-run "$$(tools/tests-without-race cmd/lucius)" ./cmd/lucius; \
-	$(GO) test -tags integration $(TEST_FLAGS) $(VETTED) \
-		-run "$$(tools/tests-without-race examples/orders examples/vendor examples/webhook-receiver)" ./examples/...)
+		-run "$$(tools/tests-without-race $(PROCESSES))" $(addprefix ./,$(PROCESSES)))
 
 .PHONY: test-race
 test-race: ## Run the other tests under the race detector, with those that start other servers
@@ -177,11 +177,11 @@ console-scale: ## Ask a server with many jobs for each page of the console, and 
 		-scale.finished=$(FINISHED) -scale.live=$(LIVE) -scale.asks=$(ASKS)
 
 .PHONY: sdk
-sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
+sdk: ## Test the SDKs, hold their workers to the same behaviour, and run the guides (Linux on x86-64; needs python3 and node)
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
 	tools/pyright/run sdk/python; \
 	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
-	$(GO) test -tags sdk $(VETTED) -count=1 -timeout 40m -parallel 6 ./sdk/conformance)
+	$(GO) test -tags sdk $(VETTED) -count=1 -timeout 40m -parallel 6 ./sdk/conformance ./internal/guides)
 
 .PHONY: guides
 guides: ## Run what the documents tell their readers to, and say how long a first worker takes (Linux on x86-64)

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func record(t *testing.T) map[string]history {
 	t.Helper()
 	dir := t.TempDir()
-	record := exec.CommandContext(t.Context(), "go", "test", "-tags", "integration", "-count=1", "-run", "^TestSituation", "-artifacts", "-outputdir", dir,
-		"./cmd/lucius")
+	record := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-tags", "integration", "-count=1", "-run", "^TestSituation",
+		"-artifacts", "-outputdir", dir, "./cmd/lucius")
 	record.Dir = "../.."
 	record.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := record.CombinedOutput(); err != nil {
