@@ -213,8 +213,8 @@ type bench struct {
 }
 
 // Measure measures the machine and the server. It takes WarmUp and CeilingDuration for
-// each ceiling, WarmUp and Duration for each load (RetentionDuration for [Retention]), at most Drain for each load, and the time to create the jobs of
-// the prefilled server.
+// each ceiling, WarmUp and Duration for each load (RetentionDuration for [Retention]), at most
+// Drain for each load, and the time to create the jobs of the prefilled server.
 //
 // It ends at the first failed request; a [*StatusError] holds the server's response. It
 // also returns [ErrUnfinished], [ErrReplayed], [ErrAudit] and [ErrLatePlan].

@@ -138,7 +138,8 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	stop()
 	requests := times.count()
 	return Ceiling{
-		Name: kind.name, Requests: requests, PerSecond: float64(requests) / b.options.CeilingDuration.Seconds(), Latency: times.percentiles(),
+		Name: kind.name, Requests: requests, PerSecond: float64(requests) / b.options.CeilingDuration.Seconds(),
+		Latency: times.percentiles(),
 	}, err
 }
 
