@@ -113,7 +113,7 @@ func (f *Filter) months(after string) (oldest, newest time.Time) {
 		end = latest
 	}
 	newest = firstOfMonth(end)
-	oldest = firstOfMonth(f.CreatedAfter)
+	oldest = firstOfMonth(f.CreatedAfter.Add(-idLead)) // A job is listed in the month of its id.
 	switch {
 	case f.CreatedAfter.IsZero():
 		oldest = firstOfMonth(last).AddDate(0, 1-defaultMonths, 0)

@@ -323,6 +323,11 @@ func TestHints_OfFarTimes(t *testing.T) {
 				want:   []string{"1999-12", "2000-01"},
 			},
 			"after a far time": {filter: search.Filter{CreatedAfter: far}},
+			// A job accepted in its first minutes may have an id of the month before.
+			"from the first of a month": {
+				filter: search.Filter{CreatedAfter: time.Date(1999, 12, 1, 0, 0, 0, 0, time.UTC)},
+				want:   []string{"1999-11", "1999-12", "2000-01"},
+			},
 		} {
 			read := months{}
 			for _, err := range test.filter.Hints(t.Context(), read, search.HintQuery{Tenants: []string{"t"}, After: test.after}) {
@@ -333,6 +338,36 @@ func TestHints_OfFarTimes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// rolledForward is an index with the job of an accept that was rolled forward after a month began.
+type rolledForward string
+
+func (id rolledForward) Index(_ context.Context, q ledger.IndexQuery) (entries []ledger.IndexEntry, more bool, err error) {
+	if month := ledger.IDTime(string(id)).UTC(); q.Month.Year() == month.Year() && q.Month.Month() == month.Month() {
+		entries = []ledger.IndexEntry{{IndexRow: ledger.IndexRow{JobID: string(id)}}}
+	}
+	return entries, false, nil
+}
+
+func TestHints_OfAJobWhoseIDIsOfTheMonthBefore(t *testing.T) {
+	t.Parallel()
+	made := time.Date(2025, 10, 31, 23, 59, 58, 0, time.UTC)
+	hex := fmt.Sprintf("%012x", made.UnixMilli())
+	id := rolledForward(hex[:8] + "-" + hex[8:] + "-7000-8000-000000000000")
+	if !ledger.IDTime(string(id)).Equal(made) {
+		t.Fatalf("the id is of %s", ledger.IDTime(string(id)))
+	}
+	f, found := search.Filter{CreatedAfter: time.Date(2025, 11, 1, 0, 0, 0, 0, time.UTC)}, 0
+	f.CreatedBefore = f.CreatedAfter.AddDate(0, 0, 7)
+	for hint, err := range f.Hints(t.Context(), id, search.HintQuery{Tenants: []string{"t"}}) {
+		if found++; err != nil || hint.JobID != string(id) {
+			t.Errorf("hint %s, %v", hint.JobID, err)
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d hints of a job accepted on the first of November", found)
+	}
 }
 
 // The jobs of several tenants are accepted within a millisecond or two.
