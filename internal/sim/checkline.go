@@ -218,11 +218,34 @@ func (c *checker) checkSuperseded(was, j *job) {
 func (c *checker) checkLooked() {
 	for _, id := range c.unlooked {
 		ln := c.lineOf(id)
+		for _, seq := range ln.order() {
+			if p := ln.places[seq]; c.left(seq, &p) && !c.hasEntry(p.job) {
+				c.violate("lines", "L9: job %s ended before it began, its place %d in line %s stays, and no entry leads to it", p.job, seq, id)
+			}
+		}
 		if p, standing := c.first(ln); (standing == "waits" || standing == "missing") && !c.willLook(id) {
 			c.violate("lines", "L5: the first job of line %s, %s, is %s, and no entry looks at it", id, p.job, standing)
 		}
 	}
 	c.unlooked = nil
+}
+
+// left reports whether the place is that of a job that ended before it began. Unlike the place of one that has
+// begun it may be in the middle of the line.
+func (c *checker) left(seq int64, p *placeCopy) bool {
+	j := c.jobs[p.job]
+	return j != nil && j.exists && j.row.Terminal() && j.row.Attempts == 0 &&
+		j.row.Place.Epoch == p.epoch && j.row.Place.Seq == seq && c.standing(seq, p) == "gone"
+}
+
+// hasEntry reports whether the schedule has an entry of the job.
+func (c *checker) hasEntry(jobID string) bool {
+	for key := range c.rows {
+		if parts := strings.Split(key.Row, ":"); key.Table == tableSchedule && timed(parts) && parts[2] == jobID {
+			return true
+		}
+	}
+	return false
 }
 
 // willLook reports whether an entry leads to a look at the line: one that an accept reserved, or one that

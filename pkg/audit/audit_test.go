@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/audit"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -138,6 +139,15 @@ var damages = map[string]damage{
 	"the job of a place never came": {rule: audit.Lines, late: true, says: "it has a place", wait: time.Hour, do: func(f *fixture) {
 		f.line()
 		f.set(f.place(2), "job_id", text("00000000-0000-7000-8000-000000000000"))
+	}},
+	"a job left its line and kept its place": {rule: audit.Lines, late: true, says: "still has a place", wait: time.Hour, do: func(f *fixture) {
+		f.line()
+		line := f.place(2)
+		line.Row = "LINE"
+		place, before := f.ledger.Row(f.place(2)).Properties, f.ledger.Row(line).Properties
+		f.ledger.Send(f.jobs["second"], statemachine.Cancel{})
+		f.ledger.Put(f.place(2), place)
+		f.ledger.Put(line, before)
 	}},
 	"a job has a key and no place": {rule: audit.Lines, says: "its order key has 3 bytes", do: func(f *fixture) {
 		f.set(f.key("queued", "JOB"), "order_key", text("key"))

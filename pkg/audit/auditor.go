@@ -61,6 +61,7 @@ type fact struct {
 	runs      []tablestore.Key // Of the run slots that a held item names.
 	listed    tablestore.Key   // In the list of live jobs by state.
 	turn      *turn            // Of a job with a place in a line.
+	left      time.Time        // When it ended, if its place means nothing since and no look may come to it.
 	claimed   string           // The claim of its occurrence, if a schedule submitted it.
 }
 
@@ -217,6 +218,7 @@ func (a *auditor) factOf(e *Evidence) fact {
 	}
 	if e.Job.Place.Line != "" {
 		f.turn = &turn{e.JobID, e.Job.Place, e.began(), e.Job.Completed}
+		f.left = e.Job.leftLine()
 	}
 	return f
 }

@@ -121,7 +121,17 @@ func (a *auditor) lineRow(ctx context.Context, row *tablestore.Row) error {
 	return nil
 }
 
-// strayLine judges the rows of a line: LINE counts its places, and each place has a job.
+// leftLine returns when a job ended that had not begun and does not block its line, else the zero time. Its place
+// may be in the middle of the line.
+func (j *JobRow) leftLine() time.Time {
+	failed := j.State == "FAILED_FINAL" && j.Blocks && j.Code != statemachine.ErrorExpired
+	if !j.Terminal() || j.Attempts > 0 || failed || j.State == "CANCELLED" && j.Place.Took != "" {
+		return time.Time{}
+	}
+	return j.Completed
+}
+
+// strayLine judges the rows of a line: LINE counts its places, and each place has a job that has not left the line.
 func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, error) {
 	query := tablestore.Query{Table: a.o.Tables.Schedule, Partition: partition}
 	var ln struct {
@@ -150,10 +160,14 @@ func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, e
 			ln.places++
 			_, _ = fmt.Sscan(parts[len(parts)-1], &ln.last)
 			jobID, at := row.Get("job_id").String(), row.Get("created_at").Time()
-			if _, there, err := a.fact(ctx, jobID); err != nil {
+			f, there, err := a.fact(ctx, jobID)
+			switch {
+			case err != nil:
 				return nil, err
-			} else if !there && a.past(at.Add(placeGrace)) {
+			case !there && a.past(at.Add(placeGrace)):
 				say(true, jobID, "it has a place in %s since %s, and it is missing", partition, stamp(at))
+			case !f.left.IsZero() && f.turn.at.Seq == ln.last && f.turn.at.Epoch == row.Get("epoch").String() && a.past(f.left.Add(placeGrace)):
+				say(true, jobID, "it ended at %s before it began, and still has a place in %s", stamp(f.left), partition)
 			}
 		}
 		if query.Continue = page.Next; query.Continue == "" {
@@ -166,5 +180,5 @@ func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, e
 	return findings, nil
 }
 
-// placeGrace is how long the job of a place may be missing.
+// placeGrace is how long the job of a place may be missing, and its place left after its end.
 const placeGrace = 6 * time.Minute

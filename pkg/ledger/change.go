@@ -47,8 +47,10 @@ type options struct {
 	reserved reservation // of an accept
 	// also is written before the change, on an atomic store with it.
 	also []tablestore.Stage
-	// quiet says that the caller looks at the job's line itself.
-	quiet bool
+	// quiet says that the caller itself does what follows the end of a job with a place, and then deletes the
+	// entries in forget, which the change sets.
+	quiet  bool
+	forget tablestore.Stage
 	// at is the place that the job must have, and rev its revision. Optional.
 	at  statemachine.Place
 	rev int64
@@ -111,10 +113,17 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 			return l.confirmRepeat(ctx, result.Outcome, o)
 		}
 		postErr, err := l.commitPlan(ctx, plan, o, &handed)
-		if err == nil {
+		switch {
+		case err != nil:
+			return err
+		case o.quiet && plan.ended:
+			if result.PostErr = l.projectPlan(ctx, plan, postErr); result.PostErr == nil {
+				o.forget = plan.forget // After an error the entry repeats the work.
+			}
+		default:
 			result.PostErr = l.finish(ctx, plan, postErr)
 		}
-		return err
+		return nil
 	})
 	switch {
 	case err == nil:

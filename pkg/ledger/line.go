@@ -21,6 +21,7 @@ import (
 //
 //	accept:  line batch [LINE, P:{next}] ──▶ commit of the job, QUEUED behind others
 //	end:     commit of the job ──▶ look: remove places that are gone ──▶ Turn of the first job that waits
+//	         before it began: its place may be behind others, and is removed after the look
 //
 // Every batch writes LINE under its version, so LINE serialises the changes of its line. What a place
 // means is read from its job, which never names another place; only a release is a column of the place.
@@ -138,6 +139,11 @@ func (l *Ledger) listKey(ln *line) tablestore.Key {
 func (l *Ledger) list(ln *line) tablestore.Batch {
 	row := listRow{Key: ln.Key, Since: tablestore.Now()}
 	return tablestore.Batch{{Verb: tablestore.Put, Key: l.listKey(ln), Properties: listCodec.Encode(&row, nil)}}
+}
+
+// unlist deletes the row that lists a line.
+func (l *Ledger) unlist(ln *line) tablestore.Batch {
+	return tablestore.Batch{{Verb: tablestore.Discard, Key: l.listKey(ln)}}
 }
 
 // writeLine writes LINE under the version that was read; it deletes the row of a line without places.

@@ -378,6 +378,35 @@ func TestLine(t *testing.T) {
 			end a
 			want c=runs
 			places 1`,
+		"cancelled jobs do not fill a line": `
+			accept a
+			accept b most
+			accept c most
+			refused accept d most
+			cancel b
+			cancel c
+			places 1
+			accept d most
+			want a=runs d=waits
+			cancel d
+			end a
+			places 0`,
+		"expired jobs do not fill a line that is blocked": `
+			accept a
+			accept b most expires 30s
+			accept c most expires 30s
+			accept e newest
+			fail a
+			wait 1m
+			places 2
+			accept d most
+			want a=failed b=expired c=expired d=waits e=waits`,
+		"a cancelled head leaves the line": `
+			accept a in 1h
+			accept b
+			cancel a
+			want b=runs
+			places 1`,
 		"an expired job never blocks": `
 			accept a
 			accept b expires 30s

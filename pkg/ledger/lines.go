@@ -222,12 +222,15 @@ func (l *Ledger) CancelWaiting(ctx context.Context, r CancelWaiting) (cancelled 
 	}
 	cancel := statemachine.Cancel{Reason: r.Reason, IfWaits: true}
 	var gone []*place
+	var forget tablestore.Stage
 	for _, p := range slices.Backward(places) {
 		if time.Now().After(r.Until) {
 			more = true
 			break
 		}
-		o := &options{actor: r.Actor, requestID: r.RequestID, at: statemachine.Place{Line: r.LineID, Epoch: p.Epoch, Seq: p.seq}}
+		o := &options{
+			actor: r.Actor, requestID: r.RequestID, quiet: true, at: statemachine.Place{Line: r.LineID, Epoch: p.Epoch, Seq: p.seq},
+		}
 		result, err := l.change(ctx, p.JobID, nil, cancel, o)
 		if errors.Is(err, ErrJobNotFound) {
 			continue // Its accept is under way, or it was purged.
@@ -241,8 +244,12 @@ func (l *Ledger) CancelWaiting(ctx context.Context, r CancelWaiting) (cancelled 
 		if job := &result.Job.Job; job.State.Terminal() && job.Standing() == statemachine.PlaceGone {
 			gone = append(gone, p)
 		}
+		forget = append(forget, o.forget...)
 	}
-	return cancelled, more, l.removePlaces(ctx, r.LineID, gone)
+	if err := l.look(ctx, r.LineID, nil); err != nil { // The first of them may have been the first of the line.
+		return cancelled, more, err
+	}
+	return cancelled, more, l.removePlaces(ctx, r.LineID, gone, forget)
 }
 
 // lastPlaces returns the last places of a line in their order, and whether there are places before them. Seqs

@@ -199,7 +199,7 @@ func (l *Ledger) moveFront(
 		writes = append(writes, tablestore.Stage{l.removal(&next, f.gone)})
 	}
 	if next.Count == 0 && f.Listed {
-		writes = append(writes, tablestore.Stage{{{Verb: tablestore.Discard, Key: l.listKey(f.line)}}})
+		writes = append(writes, tablestore.Stage{l.unlist(f.line)})
 	}
 	if l.atomic != nil && !f.more {
 		writes = append(writes, *forget)
@@ -283,23 +283,35 @@ func (l *Ledger) turn(ctx context.Context, s *snapshot, event statemachine.Turn,
 		return nil, err
 	}
 	if plan.ended { // The look goes on, and then deletes the entries.
-		if plan.revision != nil {
-			postErr = errors.Join(postErr, l.project(ctx, plan.revision))
-		}
-		return plan, postErr
+		return plan, l.projectPlan(ctx, plan, postErr)
 	}
 	return plan, l.finish(ctx, plan, postErr)
 }
 
 // follow does the post-commit work of a job with a place: a job of mode newest supersedes those that wait
-// before it, and then it looks at the line.
+// before it, and then it looks at the line. A job that ended before it began may be in the middle of the line,
+// where a look does not come: its place is removed.
 func (l *Ledger) follow(ctx context.Context, job *statemachine.Job, forget tablestore.Stage) error {
 	if job.Order.Mode == statemachine.OrderNewest && job.Waits() {
 		if err := l.supersede(ctx, job); err != nil {
 			return err
 		}
 	}
-	return l.look(ctx, job.Place.Line, forget)
+	if !job.State.Terminal() || job.AttemptsTotal > 0 || job.Standing() != statemachine.PlaceGone {
+		return l.look(ctx, job.Place.Line, forget)
+	}
+	if err := l.look(ctx, job.Place.Line, nil); err != nil {
+		return err
+	}
+	p, err := l.readPlace(ctx, job.Place)
+	if err != nil {
+		return err
+	}
+	var left []*place
+	if p != nil && p.JobID == job.ID {
+		left = append(left, p)
+	}
+	return l.removePlaces(ctx, job.Place.Line, left, forget)
 }
 
 // supersede cancels the jobs before this one in its line that wait and whose mode is newest, too, and
@@ -322,6 +334,7 @@ func (l *Ledger) supersede(ctx context.Context, job *statemachine.Job) error {
 		Reason: "superseded by job " + job.ID, Code: statemachine.ErrorSuperseded, IfWaits: !job.Order.CancelsRunning,
 	}
 	var gone []*place
+	var forget tablestore.Stage
 	for _, p := range before {
 		// The end of a superseded job looks at nothing: the look of this one follows.
 		o := &options{actor: ActorSystem, quiet: true, at: statemachine.Place{Line: job.Place.Line, Epoch: p.Epoch, Seq: p.seq}}
@@ -335,31 +348,66 @@ func (l *Ledger) supersede(ctx context.Context, job *statemachine.Job) error {
 		if result.Job.Job.State.Terminal() && result.Job.Job.Standing() == statemachine.PlaceGone {
 			gone = append(gone, p)
 		}
+		forget = append(forget, o.forget...)
 	}
-	return l.removePlaces(ctx, job.Place.Line, gone)
+	return l.removePlaces(ctx, job.Place.Line, gone, forget)
 }
 
-// removePlaces removes places that are gone. A lost race leaves them to a look.
-func (l *Ledger) removePlaces(ctx context.Context, id string, gone []*place) error {
-	for len(gone) > 0 {
-		n := min(len(gone), maxRemoved)
+// removePlaces removes places that are gone, wherever they are in their line, and then deletes the entries in
+// forget, which lead to them.
+func (l *Ledger) removePlaces(ctx context.Context, id string, gone []*place, forget tablestore.Stage) error {
+	for len(gone) > maxRemoved {
+		if err := l.removeSome(ctx, id, gone[:maxRemoved], nil); err != nil {
+			return err
+		}
+		gone = gone[maxRemoved:]
+	}
+	return l.removeSome(ctx, id, gone, forget)
+}
+
+// removeSome is removePlaces of as many places as one batch removes. After a lost race it reads them again: a look
+// may have removed them. What is left of them is still gone.
+func (l *Ledger) removeSome(ctx context.Context, id string, gone []*place, forget tablestore.Stage) error {
+	tries := 0
+	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
+		if tries++; tries > 1 {
+			var left []*place
+			for _, p := range gone {
+				now, err := l.readPlace(ctx, statemachine.Place{Line: id, Epoch: p.Epoch, Seq: p.seq})
+				if err != nil {
+					return err
+				}
+				if now != nil && now.JobID == p.JobID {
+					left = append(left, now)
+				}
+			}
+			gone = left
+		}
+		if len(gone) == 0 {
+			return l.commitEach(ctx, forget)
+		}
 		turn, err := l.lines.take(ctx, id)
 		if err != nil {
 			return err
 		}
+		defer turn.end()
 		ln, err := l.readLine(ctx, id)
-		if err == nil && ln.tag != "" && ln.Epoch == gone[0].Epoch {
+		if err != nil {
+			return err
+		}
+		var writes []tablestore.Stage
+		if ln.tag != "" && ln.Epoch == gone[0].Epoch {
 			next := *ln
-			next.Count -= int64(n)
-			if _, err = l.store.Commit(ctx, l.removal(&next, gone[:n])); errors.Is(err, tablestore.ErrConflict) {
-				err = nil
+			next.Count -= int64(len(gone))
+			writes = append(writes, tablestore.Stage{l.removal(&next, gone)})
+			if next.Count == 0 && ln.Listed {
+				writes = append(writes, tablestore.Stage{l.unlist(ln)})
 			}
 		}
-		turn.end()
-		if err != nil {
-			return fmt.Errorf("remove places of line %s: %w", id, err)
-		}
-		gone = gone[n:]
+		return l.applyStages(ctx, append(writes, forget))
+	})
+	if err != nil {
+		return fmt.Errorf("remove places of line %s: %w", id, err)
 	}
 	return nil
 }

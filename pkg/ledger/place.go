@@ -407,7 +407,7 @@ func (l *Ledger) keepsPlace(ctx context.Context, job *statemachine.Job) (bool, e
 	if job.Place.Line == "" {
 		return false, nil
 	}
-	if err := l.look(ctx, job.Place.Line, nil); err != nil {
+	if err := l.follow(ctx, job, nil); err != nil {
 		return false, err
 	}
 	p, err := l.readPlace(ctx, job.Place)

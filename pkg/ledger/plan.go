@@ -316,7 +316,7 @@ func (p *planner) postTimer() entryRef {
 func (p *planner) looks() bool {
 	job := &p.d.After.Job
 	switch {
-	case job.Place.Line == "" || p.options.quiet || p.d.Light:
+	case job.Place.Line == "" || p.d.Light:
 		return false
 	case p.d.Ended:
 		return true

@@ -74,9 +74,7 @@ func (l *Ledger) finish(ctx context.Context, plan *plan, postErr error) error {
 	if plan.revision == nil && !plan.looks {
 		return postErr
 	}
-	if plan.revision != nil {
-		postErr = errors.Join(postErr, l.project(ctx, plan.revision))
-	}
+	postErr = l.projectPlan(ctx, plan, postErr)
 	if !plan.looks {
 		if postErr != nil {
 			return postErr
@@ -93,6 +91,14 @@ func (l *Ledger) finish(ctx context.Context, plan *plan, postErr error) error {
 	ctx = context.WithoutCancel(ctx)
 	l.cfg.Later(func() { _ = l.follow(ctx, &plan.after.Job, forget) }) // After an error the entry repeats it.
 	return postErr
+}
+
+// projectPlan projects what the plan changed. It adds its error to that of the post stages.
+func (l *Ledger) projectPlan(ctx context.Context, plan *plan, postErr error) error {
+	if plan.revision == nil {
+		return postErr
+	}
+	return errors.Join(postErr, l.project(ctx, plan.revision))
 }
 
 // projectAgain updates the projections to the loaded revision, if they are behind.

@@ -35,7 +35,7 @@ func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 		return fmt.Errorf("finish the end of job %s: %w", job.ID, err)
 	}
 	if job.Place.Line != "" {
-		if err := l.look(ctx, job.Place.Line, nil); err != nil {
+		if err := l.follow(ctx, job, nil); err != nil {
 			return err
 		}
 	}
