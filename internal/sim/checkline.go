@@ -220,7 +220,8 @@ func (c *checker) checkLooked() {
 		ln := c.lineOf(id)
 		for _, seq := range ln.order() {
 			if p := ln.places[seq]; c.left(seq, &p) && !c.hasEntry(p.job) {
-				c.violate("lines", "L9: job %s ended before it began, its place %d in line %s stays, and no entry leads to it", p.job, seq, id)
+				c.violate("lines", "L9: job %s ended before it began, place %d in line %s is still its own, and no entry leads to it",
+					p.job, seq, id)
 			}
 		}
 		if p, standing := c.first(ln); (standing == "waits" || standing == "missing") && !c.willLook(id) {

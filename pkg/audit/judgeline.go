@@ -166,7 +166,8 @@ func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, e
 				return nil, err
 			case !there && a.past(at.Add(placeGrace)):
 				say(true, jobID, "it has a place in %s since %s, and it is missing", partition, stamp(at))
-			case !f.left.IsZero() && f.turn.at.Seq == ln.last && f.turn.at.Epoch == row.Get("epoch").String() && a.past(f.left.Add(placeGrace)):
+			case !f.left.IsZero() && a.past(f.left.Add(placeGrace)) && f.turn.at.Seq == ln.last &&
+				f.turn.at.Epoch == row.Get("epoch").String():
 				say(true, jobID, "it ended at %s before it began, and still has a place in %s", stamp(f.left), partition)
 			}
 		}

@@ -184,6 +184,21 @@ func (a *acceptance) guessSlot() {
 	a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 }
 
+// fitSlot chooses another slot if the kind of the chosen one does not suit the place.
+func (a *acceptance) fitSlot(ctx context.Context) error {
+	switch {
+	case a.place.Took != "" && a.slotTag == "":
+		// The jobs that wait for the rerun must not be able to refuse it.
+		a.slot, a.guessed = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID), false
+	case a.limit > 0 && a.place.Took == "" && !a.slot.Numbered: // An earlier try was to take a place.
+		if err := a.freeTaken(ctx); err != nil {
+			return err
+		}
+		a.guessSlot()
+	}
+	return nil
+}
+
 // try submits the whole change once.
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	defer a.placed(tablestore.Applied{})
@@ -194,15 +209,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if err != nil || retry {
 		return nil, err
 	}
-	switch {
-	case a.place.Took != "" && a.slotTag == "":
-		// The jobs that wait for the rerun must not be able to refuse it.
-		a.slot, a.guessed = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID), false
-	case a.limit > 0 && a.place.Took == "" && !a.slot.Numbered: // An earlier try was to take a place.
-		if err := a.freeTaken(ctx); err != nil {
-			return nil, err
-		}
-		a.guessSlot()
+	if err := a.fitSlot(ctx); err != nil {
+		return nil, err
 	}
 	if a.guessed && !a.l.mayGuess(a.cmd.Job.TenantID, a.limit) {
 		if accepted, err := a.resolveSlotConflict(ctx); accepted != nil || err != nil {

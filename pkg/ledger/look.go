@@ -365,23 +365,29 @@ func (l *Ledger) removePlaces(ctx context.Context, id string, gone []*place, for
 	return l.removeSome(ctx, id, gone, forget)
 }
 
+// placesLeft reads places again, without those that were removed.
+func (l *Ledger) placesLeft(ctx context.Context, id string, places []*place) (left []*place, err error) {
+	for _, p := range places {
+		now, err := l.readPlace(ctx, statemachine.Place{Line: id, Epoch: p.Epoch, Seq: p.seq})
+		if err != nil {
+			return nil, err
+		}
+		if now != nil && now.JobID == p.JobID {
+			left = append(left, now)
+		}
+	}
+	return left, nil
+}
+
 // removeSome is removePlaces of as many places as one batch removes. After a lost race it reads them again: a look
 // may have removed them. What is left of them is still gone.
 func (l *Ledger) removeSome(ctx context.Context, id string, gone []*place, forget tablestore.Stage) error {
 	tries := 0
-	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
+	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
 		if tries++; tries > 1 {
-			var left []*place
-			for _, p := range gone {
-				now, err := l.readPlace(ctx, statemachine.Place{Line: id, Epoch: p.Epoch, Seq: p.seq})
-				if err != nil {
-					return err
-				}
-				if now != nil && now.JobID == p.JobID {
-					left = append(left, now)
-				}
+			if gone, err = l.placesLeft(ctx, id, gone); err != nil {
+				return err
 			}
-			gone = left
 		}
 		if len(gone) == 0 {
 			return l.commitEach(ctx, forget)

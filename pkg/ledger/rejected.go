@@ -76,7 +76,8 @@ func (r Rejections) History(after, upTo int64) []HistoryEntry {
 				cause += ": " + one.Reason
 			}
 			entries = append(entries, HistoryEntry{
-				Rev: one.Rev, Index: FirstRejected + int(one.No), At: one.At, Actor: one.Actor, Caller: one.Caller, RequestID: one.RequestID,
+				Rev: one.Rev, Index: FirstRejected + int(one.No), At: one.At, Actor: one.Actor, Caller: one.Caller,
+				RequestID:  one.RequestID,
 				Transition: statemachine.Transition{Object: statemachine.ObjectJob, Type: statemachine.EventJobRescheduled, Cause: cause},
 			})
 			continue
