@@ -8560,8 +8560,7 @@ type ClientInterface interface {
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 	// three months are listed, the last ones or those until `created_before`, unless
-	// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
-	// `correlation_id` if that is given, 400 asks for a `tenant_id`.
+	// `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -10618,8 +10617,7 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 // found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 // three months are listed, the last ones or those until `created_before`, unless
-// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
-// `correlation_id` if that is given, 400 asks for a `tenant_id`.
+// `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -17503,8 +17501,7 @@ type ClientWithResponsesInterface interface {
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 	// three months are listed, the last ones or those until `created_before`, unless
-	// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
-	// `correlation_id` if that is given, 400 asks for a `tenant_id`.
+	// `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -24556,8 +24553,7 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
 // found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
 // three months are listed, the last ones or those until `created_before`, unless
-// `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
-// `correlation_id` if that is given, 400 asks for a `tenant_id`.
+// `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //

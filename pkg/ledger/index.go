@@ -443,24 +443,20 @@ func (p *planner) relist(out *plan) {
 	}
 }
 
-// Tenants returns the names of the tenants that ever had a job, after that name, at most as
-// many as limit.
-func (l *Ledger) Tenants(ctx context.Context, after string, limit int) (tenants []string, err error) {
+// Tenants returns one page of the names of all tenants that ever had a job, after
+// that name.
+func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string, error) {
 	query := tablestore.Query{Table: l.tables.Index, Partition: indexTenants, Limit: limit}
 	if after != "" {
 		query.From = tablestore.Join(after) + "\x00"
 	}
-	for {
-		page, err := l.store.Scan(ctx, query)
-		if err != nil {
-			return nil, fmt.Errorf("read the tenants: %w", err)
-		}
-		for i := range page.Rows {
-			tenants = append(tenants, page.Rows[i].Properties.Get("tenant_id").String())
-		}
-		query.Continue, query.Limit = page.Next, limit-len(tenants)
-		if query.Continue == "" || query.Limit <= 0 {
-			return tenants, nil
-		}
+	page, err := l.page(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("read the tenants: %w", err)
 	}
+	tenants := make([]string, len(page.Rows))
+	for i := range page.Rows {
+		tenants[i] = page.Rows[i].Properties.Get("tenant_id").String()
+	}
+	return tenants, nil
 }

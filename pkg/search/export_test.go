@@ -16,6 +16,3 @@ func (s *Service) SetMaxLive(n int) { s.maxLive = n }
 
 // SetMaxSearched sets the most index rows that are searched for one page.
 func (s *Service) SetMaxSearched(n int) { s.maxSearched = n }
-
-// SetMaxTenants sets the most tenants whose jobs are merged into one list.
-func (s *Service) SetMaxTenants(n int) { s.maxTenants = n }

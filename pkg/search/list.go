@@ -3,13 +3,11 @@ package search
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -249,22 +247,15 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 	return f.Hints(ctx, s.ledger, q)
 }
 
-// tenants returns the tenants whose jobs may match. There is no order of jobs across more of
-// them than can be merged, and a list of some would look like all of them.
-func (s *Service) tenants(ctx context.Context, f *Filter) (found []string, err error) {
+// tenants returns the tenants whose jobs may match.
+func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
 	switch {
 	case f.TenantID != "":
 		return []string{f.TenantID}, nil
 	case f.CorrelationID != "":
-		found, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, s.maxTenants+1)
-	default:
-		found, err = s.ledger.Tenants(ctx, "", s.maxTenants+1)
+		return s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
 	}
-	if len(found) > s.maxTenants {
-		message := fmt.Sprintf("parameter tenant_id is required to list jobs of more than %d tenants", s.maxTenants)
-		return nil, apierror.Refused([]apierror.Violation{{Message: message}})
-	}
-	return found, err
+	return s.ledger.Tenants(ctx, "", maxTenants)
 }
 
 // keyed is a job with its sort key in the list, see [ledger.ListOrder].

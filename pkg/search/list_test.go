@@ -111,29 +111,6 @@ func TestList(t *testing.T) {
 	})
 }
 
-// A list of some tenants would look like one of all.
-func TestList_OfTooManyTenantsIsRefused(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, _ := crowd(t)
-		s.SetMaxTenants(2)
-		for name, f := range map[string]search.Filter{"all": {}, "of a state": {State: statemachine.JobCancelled}, "correlated": {CorrelationID: "c1"}} {
-			_, _, err := s.List(t.Context(), f, 10, "")
-			want := "parameter tenant_id is required to list jobs of more than 2 tenants"
-			if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.InvalidEnvelope || told.Errors[0].Message != want {
-				t.Errorf("jobs of 3 tenants, %s: %v", name, err)
-			}
-		}
-		if _, _, err := s.List(t.Context(), search.Filter{TenantID: "t1"}, 10, ""); err != nil {
-			t.Errorf("jobs of one tenant: %v", err)
-		}
-		s.SetMaxTenants(3)
-		if _, _, err := s.List(t.Context(), search.Filter{}, 10, ""); err != nil {
-			t.Errorf("jobs of as many tenants as may be listed together: %v", err)
-		}
-	})
-}
-
 // accept accepts n jobs in sequence, and returns their ids, newest first.
 func accept(t *testing.T, l *ledgertest.Ledger, from, n int) []string {
 	t.Helper()

@@ -358,8 +358,7 @@ export interface paths {
          *     repeats. Other servers read all live jobs to compare them. Live jobs of any age are
          *     found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
          *     three months are listed, the last ones or those until `created_before`, unless
-         *     `created_after` says otherwise. If more than 1,000 tenants have ever had a job, of the
-         *     `correlation_id` if that is given, 400 asks for a `tenant_id`.
+         *     `created_after` says otherwise.
          */
         get: operations["listJobs"];
         put?: never;
