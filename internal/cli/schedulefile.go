@@ -76,13 +76,13 @@ func readScheduleFile(path string) ([]scheduleFile, error) {
 		return nil, usagef("read the schedules: %w", err)
 	}
 	fault := func(err error) error { return usagef("%s is not a file of schedules: %w", path, err) }
+	var document any // JSON is YAML, too: neither may have a key twice.
+	if fault := strictyaml.Decode(text, &document, nil); fault != nil {
+		fault.File = path
+		return nil, usagef("%w", fault)
+	}
 	asJSON := text
 	if !json.Valid(text) { // YAML would make strings of some of its numbers.
-		var document any
-		if fault := strictyaml.Decode(text, &document, nil); fault != nil {
-			fault.File = path
-			return nil, usagef("%w", fault)
-		}
 		if asJSON, err = yaml.YAMLToJSON(text); err != nil {
 			return nil, fault(err)
 		}

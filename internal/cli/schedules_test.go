@@ -213,6 +213,21 @@ func TestSchedulesApply_ComparesNumbersExactly(t *testing.T) {
 	}
 }
 
+func TestSchedulesApply_RefusesAKeyTwice(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"a.json": `{"tenant_id":"t","name":"a","every":"1h","every":"1m"}`,
+		"a.yaml": "tenant_id: t\nname: a\nevery: 1h\nevery: 1m\n",
+	} {
+		file := filepath.Join(t.TempDir(), name)
+		musttest.WriteFile(t, file, text)
+		_, err := newLine(t, "http://127.0.0.1:1").run(t, "schedules", "apply", "-f", file)
+		if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), `"every" already defined`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestSchedulesApply_ShowsWhatDiffersFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

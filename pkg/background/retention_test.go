@@ -120,6 +120,15 @@ func TestRetention_RestsWhileTheStoreRefusesPurges(t *testing.T) {
 	})
 }
 
+// One job may be unavailable by itself, as one whose line is busy: the store is tried with another.
+func TestRetention_OneUnavailableJobDoesNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{{"busy"}, {"a", "b", "c"}}}
+	if _, err := newRetention(t, b).RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, []string{"a", "b", "c"}) {
+		t.Errorf("purged %v, %v", b.purged, err)
+	}
+}
+
 // If jobs that fail for other reasons fill a pass, the next one waits for its interval.
 func TestRetention_RestsAfterAPassThatPurgedNothing(t *testing.T) {
 	t.Parallel()

@@ -484,6 +484,10 @@ func (b *backlog) Purge(_ context.Context, entries []ledger.Entry) []ledger.Purg
 			results[i].Err = b.full
 			continue
 		}
+		if entry.JobID == "busy" {
+			results[i].Err = tablestore.ErrUnavailable
+			continue
+		}
 		results[i] = ledger.PurgeResult{Outcome: ledger.PurgeDone, Err: b.do(entry)}
 		if slices.Contains(b.taken, entry.JobID) {
 			results[i].Outcome = ledger.PurgeElsewhere

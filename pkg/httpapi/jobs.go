@@ -165,7 +165,7 @@ func (e *endpoints) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request
 	places := map[ledger.Rejection]int{} // by what repeats have in common
 	for _, one := range found {
 		same := one
-		same.Report, same.RequestID, same.At, same.Rev = statemachine.Report{}, "", time.Time{}, 0
+		same.Report, same.RequestID, same.At, same.Rev, same.No = statemachine.Report{}, "", time.Time{}, 0, 0
 		place, repeated := places[same]
 		if !repeated {
 			place = len(list.Rejected)

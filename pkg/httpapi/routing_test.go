@@ -38,6 +38,7 @@ func TestOtherMethodsAreNotAllowed(t *testing.T) {
 		"POST /healthz":                "GET, HEAD",
 		"OPTIONS /v1/commands":         "POST",
 		"BREW /v1/commands":            "POST",
+		"POST /v1/schedules/t/nightly": "GET, PUT, DELETE, HEAD",
 	} {
 		method, path := split(target)
 		response := newHarness(t).do(t, method, path, "")

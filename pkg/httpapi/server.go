@@ -211,7 +211,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // it names.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		probe := *r
 		probe.Method = method
 		var match mux.RouteMatch

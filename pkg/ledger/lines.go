@@ -245,6 +245,12 @@ func (l *Ledger) CancelWaiting(ctx context.Context, r CancelWaiting) (cancelled 
 			gone = append(gone, p)
 		}
 		forget = append(forget, o.forget...)
+		if len(gone) == maxRemoved { // Before the entries of their ends are due.
+			if err := l.removePlaces(ctx, r.LineID, gone, forget); err != nil {
+				return cancelled, true, err
+			}
+			gone, forget = nil, nil
+		}
 	}
 	if err := l.look(ctx, r.LineID, nil); err != nil { // The first of them may have been the first of the line.
 		return cancelled, more, err

@@ -390,7 +390,7 @@ func (l *Ledger) removeSome(ctx context.Context, id string, gone []*place, forge
 			}
 		}
 		if len(gone) == 0 {
-			return l.commitEach(ctx, forget)
+			return l.applyStages(ctx, []tablestore.Stage{forget})
 		}
 		turn, err := l.lines.take(ctx, id)
 		if err != nil {
