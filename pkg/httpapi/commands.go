@@ -86,6 +86,17 @@ func inParallel(entries int, each func(i int)) {
 	group.Wait()
 }
 
+// contained turns a panic into an error: one that leaves a goroutine other than the request's own ends the
+// process, with all that it does for others.
+func contained[V any](call func() (V, error)) (value V, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = panicError(recovered)
+		}
+	}()
+	return call()
+}
+
 // batch is a batch whose commands are not decoded yet: each is decoded, and accepted
 // or refused, independently.
 type batch struct {
@@ -127,7 +138,9 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 // known yet, that is the rest of all lines.
 func (e *endpoints) submitAll(ctx context.Context, texts []json.RawMessage, tell func(i int, accepted *ledger.Accepted, err error)) {
 	submissions, faults := make([]*commands.Submission, len(texts)), make([]error, len(texts))
-	inParallel(len(texts), func(i int) { submissions[i], faults[i] = e.prepare(ctx, texts[i], commands.Headers{}) })
+	inParallel(len(texts), func(i int) {
+		submissions[i], faults[i] = contained(func() (*commands.Submission, error) { return e.prepare(ctx, texts[i], commands.Headers{}) })
+	})
 	var groups [][]int
 	ofLine := map[string]int{} // the index of the line's group
 	for i, submission := range submissions {
@@ -160,7 +173,8 @@ func (e *endpoints) submitAll(ctx context.Context, texts []json.RawMessage, tell
 				err = apierror.Newf(apierror.PredecessorRefused,
 					"Command %d of the batch, which comes before it in its line, was not accepted: repeat both in this order.", before)
 			default:
-				if accepted, err = submissions[i].Accept(ctx); apierror.MayPass(err) {
+				accepted, err = contained(func() (ledger.Accepted, error) { return submissions[i].Accept(ctx) })
+				if apierror.MayPass(err) {
 					before = i
 				}
 			}

@@ -176,6 +176,23 @@ func TestAnActionThatPanicsIsAudited(t *testing.T) {
 	}
 }
 
+// A panic in one entry of a batch is an error of that entry: the process goes on.
+func TestABatchContainsAPanic(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	item, _ := h.claimed(t, false)
+	h.store.on(func(context.Context) error { panic("out of cheese") })
+	for path, body := range map[string]string{
+		"/v1/commands:batch": `{"commands":[` + command + `]}`,
+		"/v1/work:complete":  `{"items":[{"work_id":"` + item.WorkID + `","owner":"w","request_id":"r","expected_rev":1,"result_ref":{"uri":"s3://r"}}]}`,
+	} {
+		response := h.do(t, http.MethodPost, path, body)
+		if response.Status != http.StatusOK || !strings.Contains(response.Body, `"status":500`) || strings.Contains(response.Body, "cheese") {
+			t.Errorf("%s: %d %s", path, response.Status, response.Body)
+		}
+	}
+}
+
 // Neither log holds a credential.
 func TestLogsHoldNoTokens(t *testing.T) {
 	t.Parallel()

@@ -122,13 +122,16 @@ func (s *Server) recoverPanic(state *requestState, r *http.Request) {
 	if recovered == http.ErrAbortHandler { //nolint:errorlint // It is a value to panic with, never wrapped.
 		panic(recovered)
 	}
-	err := fmt.Errorf("panic: %v\n%s", recovered, debug.Stack())
+	err := panicError(recovered)
 	if state.status != 0 {
 		s.respond.logFault(r, apierror.From(err))
 		panic(http.ErrAbortHandler)
 	}
 	s.respond.problem(state, r, err)
 }
+
+// panicError returns the internal error of a panic, with the stack of the goroutine.
+func panicError(recovered any) error { return fmt.Errorf("panic: %v\n%s", recovered, debug.Stack()) }
 
 // labelledMethods are the methods that have their own metrics label. Any other is
 // "other", so that clients cannot create labels.

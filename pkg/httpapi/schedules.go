@@ -147,7 +147,7 @@ func (e *endpoints) RunSchedule(
 		}
 		fire, replayed, err := e.Schedules.Run(ctx, e.scheduleChange(ctx, tenantID, name, request.ExpectedRev), key)
 		if err != nil {
-			return nil, scheduleProblem(err)
+			return nil, runProblem(scheduleProblem(err), params.IdempotencyKey != nil)
 		}
 		if replayed {
 			return chosen{status: http.StatusOK, value: fireOf(fire)}, nil
@@ -309,6 +309,19 @@ func backfillOf(b *schedules.Backfill) api.ScheduleBackfill {
 
 // errNoSchedule is the answer for a missing or foreign schedule.
 var errNoSchedule = &apierror.Error{Code: apierror.ScheduleNotFound, Detail: "There is no such schedule."}
+
+// runProblem returns the problem of a run. Without a key, which the client would send again, a repeat of a
+// run that the store did not confirm may be a second one.
+func runProblem(err error, keyed bool) error {
+	fault := apierror.From(err)
+	if keyed || fault.Code != apierror.StoreUnavailable {
+		return err
+	}
+	told := *fault
+	told.Detail = "The store did not confirm the run, which may have been made. Look at the occurrences of the schedule " +
+		"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe."
+	return &told
+}
 
 // scheduleProblem returns the problem of an error of schedules.
 func scheduleProblem(err error) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 func TestPreviewSchedule_MarksChangesOfClocks(t *testing.T) {
@@ -119,6 +120,25 @@ func TestSchedules_RunOnceForEachKey(t *testing.T) {
 	fires := decoded[api.ScheduleFirePage](t, h.do(t, http.MethodGet, path+"/fires", "")).Fires
 	if len(fires) != 1 || fires[0].Outcome != api.FireOutcomeFired || fires[0].JobID != one.JobID || fires[0].Actor == "" {
 		t.Errorf("history: %+v", fires)
+	}
+}
+
+// Without a key a repeat may be a second run, so the answer does not say that it is safe.
+func TestSchedules_RunThatTheStoreDoesNotConfirm(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "The store did not confirm the run, which may have been made. Look at the occurrences of the schedule " +
+			"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe.",
+		"Idempotency-Key: k": "The store did not confirm the change. Sending the request again is safe.",
+	} {
+		h := newHarness(t)
+		path := "/v1/schedules/" + h.scheduled(t) + "/nightly"
+		var headers []string
+		if header != "" {
+			headers = append(headers, header)
+		}
+		h.store.fail(tablestore.ErrUnknown)
+		wantProblem(t, h.do(t, http.MethodPost, path+":run", "", headers...), apierror.StoreUnavailable, want)
 	}
 }
 

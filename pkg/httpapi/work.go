@@ -157,7 +157,9 @@ func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
 				err = apierror.Refused(violations)
 			} else {
 				by := statemachine.ItemRequest{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
-				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.Product(), e.guard.sees(ctx))
+				results[i].Rev, err = contained(func() (int64, error) {
+					return e.Queue.CompleteFor(ctx, item.WorkID, by, item.Product(), e.guard.sees(ctx))
+				})
 			}
 			if err != nil {
 				fault := e.respond.partOf(r, err)
