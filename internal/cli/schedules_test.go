@@ -66,7 +66,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// A run that makes no job is none.
+// A run without a job exits with the code of a refusal.
 func TestSchedules_RunWithoutAJobFails(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []api.FireOutcome{api.FireOutcomeRefused, api.FireOutcomeSkipped} {

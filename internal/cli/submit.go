@@ -423,7 +423,7 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 			return nil
 		})
 	}
-	left := waiting.Wait()
+	waitErr := waiting.Wait()
 	progress.end()
 	jobs = slices.DeleteFunc(jobs, func(job api.Job) bool { return job.JobID == "" })
 	failed := slices.DeleteFunc(slices.Clone(jobs), func(job api.Job) bool { return job.State == api.JobStateSucceeded })
@@ -445,8 +445,8 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 	switch {
 	case shown != nil:
 		return shown
-	case left != nil:
-		return &Error{Code: ExitCode(left), Err: fmt.Errorf("%w; the jobs continue: lucius jobs list", left)}
+	case waitErr != nil:
+		return &Error{Code: ExitCode(waitErr), Err: fmt.Errorf("%w; the jobs continue: lucius jobs list", waitErr)}
 	case len(failed) > 0:
 		return &Error{Code: ExitFailed, Err: notSucceeded(failed, len(jobs), timeout)}
 	}

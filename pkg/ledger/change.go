@@ -47,8 +47,8 @@ type options struct {
 	reserved reservation // of an accept
 	// also is written before the change, on an atomic store with it.
 	also []tablestore.Stage
-	// quiet says that the caller itself does what follows the end of a job with a place, and then deletes the
-	// entries in forget, which the change sets.
+	// quiet: if the change ends a job with a place, the caller removes the place, looks at the line, and then
+	// deletes the entries in forget, which the change sets.
 	quiet  bool
 	forget tablestore.Stage
 	// at is the place that the job must have, and rev its revision. Optional.

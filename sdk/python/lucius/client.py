@@ -388,7 +388,7 @@ class Watch(Iterator[Event]):
                 self._failures, broken = self._failures + 1, True
                 if self._failures > 8:
                     raise NoAnswerError(f"the stream of job {self._job_id}: {error}") from error
-            # Of a job that ended during the stream, a server that stops leaves out the last entries.
+            # A server that stops may end the stream before the last entries of a job.
             if ended and not broken:
                 return
             if last == seen:

@@ -220,7 +220,7 @@ export class Client {
         if (error instanceof ProblemError && !error.transient) throw error;
         if (++failures > 8) throw new NoAnswerError(`the stream of job ${jobId}: ${(error as Error).message}`, { cause: error });
       }
-      // Of a job that ended during the stream, a server that stops leaves out the last entries.
+      // A server that stops may end the stream before the last entries of a job.
       if (over && !broken) return;
       if (last !== seen) continue;
       over ||= ended(await this.#transport.call<Job>("GET", path(jobId), { retryFor: this.#retryFor, signal }).catch((error) => {
