@@ -302,6 +302,40 @@ test("a service is paused with a reason, and resumed", async (t) => {
   await api.work("extract");
 });
 
+test("the count of a dialog that was left changes no other dialog", async (t) => {
+  const server = await serve(t);
+  await server.client().submit();
+  const page = await openPage(server, { expected: /^htmx:(afterRequest|sendAbort)/ }); // The count that is given up.
+  const held = {};
+  for (const name of ["retry", "jobs-cancel"]) {
+    const released = new Promise((resolve) => { held[name] = { release: resolve }; });
+    held[name].asked = new Promise((resolve) => {
+      page.route(`**/ui/do/${name}?*`, async (route) => {
+        if (route.request().headers()["hx-target"] === "dialog") return route.continue();
+        resolve();
+        await released;
+        await route.continue().catch(() => {}); // The page may have given it up.
+      });
+    });
+  }
+  await page.goto("/ui/jobs");
+  const dialog = page.getByRole("dialog");
+  await page.getByRole("link", { name: "Retry…" }).click();
+  await held.retry.asked;
+  await dialog.getByRole("button", { name: "Leave it" }).click();
+  const answered = page.waitForEvent("requestfinished", (request) => request.url().includes("/ui/do/retry?")).then(() => "answered");
+  const ended = Promise.race([answered, page.waitForEvent("requestfailed")]);
+  await page.getByRole("link", { name: "Cancel…" }).click();
+  await held["jobs-cancel"].asked;
+  held.retry.release();
+  await ended;
+  const button = dialog.getByRole("button", { name: "Cancel", exact: true });
+  assert.equal(await button.isDisabled(), true, "the jobs are not counted yet");
+  held["jobs-cancel"].release();
+  await dialog.getByRole("button", { name: "Cancel 1 job" }).waitFor();
+  assert.equal(await dialog.getByText("Counting the jobs…").count(), 0);
+});
+
 test("a way back ticks no other jobs", async (t) => {
   const server = await serve(t);
   const api = server.client();

@@ -150,7 +150,8 @@ const (
 
 // bulk completes a deed that starts an operation on many jobs. The form has an idempotency
 // key, so that sending it twice starts one operation. Counting the jobs may take long, so a
-// dialog opens without their count, and asks for it.
+// dialog opens without their count, and asks for it. The dialog's requests replace each other: the
+// button in an answer to an earlier dialog would replace that of a later one.
 func bulk(r *request, would deed, begin beginBulk) deed {
 	key := cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.Sent = map[string]string{"key": key}
@@ -161,6 +162,8 @@ func bulk(r *request, would deed, begin beginBulk) deed {
 		switch {
 		case r.PostFormValue("few") != "":
 			key, limit = key+"-few", fewFirst
+		case shown == 0 && r.Header.Get("HX-Request") != "": // A dialog must not start more jobs than its user saw.
+			return "", badInput("Wait for the count.")
 		case shown > mostUntyped && typed != strconv.Itoa(shown):
 			return "", badInput("Type how many jobs it changes, " + diagnosis.Number(shown) + ", or try three first.")
 		}

@@ -90,7 +90,7 @@ func TestForm_OutlivesARefusal(t *testing.T) {
 	}
 	has(t, w.Body.String(), `role="alert"`, "Tick the jobs first.")
 	hasNot(t, w.Body.String(), "<h1>", "Sign in")
-	has(t, b.sendsForm("retry", url.Values{"service": {"ocr"}, "reason": {"fixed"}}).Body.String(),
+	has(t, b.sendsForm("retry", url.Values{"service": {"ocr"}, "reason": {"fixed"}, "shown": {"1"}}).Body.String(),
 		`role="alert"`, "The store does not answer.", `value="ocr"`, `value="fixed"`)
 }
 
@@ -171,6 +171,22 @@ func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
 	b.asks(t, `POST /v1/admin/cancellations {"limit":3,"reason":"wrong","service":"ocr"}`)
 	has(t, send("ticked=1&job=j1&job=j2&job=j3&job=j4", "shown", "4", "few", "1"), "/ui/operations/op1")
 	b.asks(t, `POST /v1/admin/cancellations {"job_ids":["j1","j2","j3"],"reason":"wrong"}`)
+}
+
+// A dialog starts nothing before its user has seen the count.
+func TestDialog_WaitsForItsCount(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.Operation{OperationID: "op1"}})
+	form := url.Values{"service": {"ocr"}, "reason": {"wrong"}, "key": {"k"}}
+	has(t, b.sendsForm("jobs-cancel", form).Body.String(), `role="alert">Wait for the count.`, "Counting the jobs…")
+	if asked := b.requests(); len(asked) > 0 {
+		t.Errorf("the API is asked %q", asked)
+	}
+	form.Set("shown", "12")
+	if to := b.sendsForm("jobs-cancel", form).Header().Get("HX-Redirect"); to != "/ui/operations/op1" {
+		t.Errorf("it leads to %q", to)
+	}
+	b.asks(t, `POST /v1/admin/cancellations {"reason":"wrong","service":"ocr"}`)
 }
 
 // A form shows an API error about one of its fields next to that field, and any other error at the top.

@@ -140,7 +140,8 @@ func TestRetry_RepeatsJobsThatSucceeded(t *testing.T) {
 func TestRetry_CountsTheSameJobsAfterARefusal(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": refuse(http.StatusConflict, "Not now.")})
-	page := b.sendsForm("retry", url.Values{"service": {"ocr"}, "payload_patch": {`{"a":1}`}, "reason": {"why"}, "key": {"k"}}).Body.String()
+	form := url.Values{"service": {"ocr"}, "payload_patch": {`{"a":1}`}, "reason": {"why"}, "key": {"k"}, "shown": {"1"}}
+	page := b.sendsForm("retry", form).Body.String()
 	has(t, page, "Not now.", `hx-get="/ui/do/retry?key=k&amp;payload_patch=%7B%22a%22%3A1%7D&amp;service=ocr"`)
 }
 
