@@ -204,8 +204,8 @@ func actions() map[string]*action {
 type actionForm struct {
 	deed
 
-	Values   map[string]string // The parameters that the form sends again.
-	CountURL string            // Where the form asks for the count of the jobs.
+	Values   url.Values // The parameters that the form sends again.
+	CountURL string     // Where the form asks for the count of the jobs.
 	Reason   string
 	Fault    string
 }
@@ -335,16 +335,14 @@ func entered(r *http.Request) url.Values {
 
 // formOf returns the view of a form.
 func formOf(r *request, would *deed, reason string, fault error) view {
-	form := actionForm{deed: *would, Values: map[string]string{}, Reason: reason}
 	sent := entered(r.Request)
 	for _, name := range []string{"reason", "shown", "typed", "few", "look"} { // The form asks for them again.
 		delete(sent, name)
 	}
-	for name, values := range sent {
-		form.Values[name] = strings.Join(values, ",")
+	form := actionForm{deed: *would, Values: sent, CountURL: r.URL.Path + "?" + sent.Encode(), Reason: reason}
+	for name, value := range would.Sent {
+		form.Values.Set(name, value)
 	}
-	form.CountURL = r.URL.Path + "?" + sent.Encode()
-	maps.Copy(form.Values, would.Sent)
 	for _, input := range would.Fields {
 		delete(form.Values, input.Name)
 	}

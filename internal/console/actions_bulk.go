@@ -48,7 +48,8 @@ func selectionOf(r *request) (s selection, err error) {
 	s.StepType, s.ErrorCode, s.State = r.FormValue("step_type"), r.FormValue("error_code"), api.JobState(r.FormValue("state"))
 	s.DocID = r.FormValue("doc_id")
 	tags := slices.DeleteFunc(slices.Clone(r.Form["tag"]), func(tag string) bool { return tag == "" })
-	if s.Tags, err = api.ParseTags(tags); err != nil {
+	slices.Sort(tags) // Without script the form's URL repeats the tags.
+	if s.Tags, err = api.ParseTags(slices.Compact(tags)); err != nil {
 		return s, badInput("The " + err.Error() + ".")
 	}
 	for name, at := range map[string]*api.Time{

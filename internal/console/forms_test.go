@@ -41,6 +41,29 @@ func TestForm_IsSentAgainWithTheSameParameters(t *testing.T) {
 	}
 }
 
+// A form is for the jobs of all the tags that it was opened with.
+func TestForm_SendsEachTagAgain(t *testing.T) {
+	t.Parallel()
+	const target = "/ui/do/jobs-cancel?tenant_id=t&tag=a%3D1&tag=b%3D2"
+	const asked = `POST /v1/admin/cancellations {"reason":"wrong","tags":{"a":"1","b":"2"},"tenant_id":"t"}`
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 2}})
+	form := url.Values{}
+	for _, input := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(b.get(t, target), -1) {
+		form.Add(html.UnescapeString(input[1]), html.UnescapeString(input[2]))
+	}
+	form.Set("reason", "wrong")
+	b.set("POST /v1/admin/cancellations", api.Operation{OperationID: "op1"})
+	b.submits(t, "jobs-cancel", form)
+	b.asks(t, asked)
+	if w := b.send(http.MethodPost, target, form); w.Code != http.StatusSeeOther { // Without script.
+		t.Errorf("it answers %d: %s", w.Code, w.Body)
+	}
+	b.asks(t, asked)
+	form["tag"] = []string{"a=1"}
+	b.submits(t, "jobs-cancel?tag=a%3D1", form)
+	b.asks(t, `POST /v1/admin/cancellations {"reason":"wrong","tags":{"a":"1"},"tenant_id":"t"}`)
+}
+
 func TestForm_NamesOneReasonInItsCommand(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 2}})

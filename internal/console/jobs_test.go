@@ -131,7 +131,7 @@ func TestJobsActions_CountFirstAndThenBegin(t *testing.T) {
 		b.asks(t, post+` {"all":true,"dry_run":true,"reason":"preview"}`)
 		ticked := b.get(t, "/ui/do/jobs-"+verb+"?ticked=1&job=j1&job=j2")
 		b.asks(t, post+` {"dry_run":true,"job_ids":["j1","j2"],"reason":"preview"}`)
-		has(t, ticked, "lucius jobs "+verb+" j1 j2", `name="job" value="j1,j2"`)
+		has(t, ticked, "lucius jobs "+verb+" j1 j2", `name="job" value="j1"`, `name="job" value="j2"`)
 		if w := b.send(http.MethodGet, "/ui/do/jobs-"+verb+"?ticked=1", nil); w.Code != http.StatusBadRequest {
 			t.Errorf("%s of no ticked job is answered %d", verb, w.Code)
 		}
