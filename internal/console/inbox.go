@@ -44,7 +44,10 @@ func retryInbox(r *request) (deed, error) {
 		Command: diagnosis.Command("inbox retry", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request := api.InboxRetryRequest{CommandIDs: ids, All: ids == nil, Reason: reason}
-			_, err := call[api.InboxResult](r.api.RetryInbox(ctx, request))
+			result, err := call[api.InboxResult](r.api.RetryInbox(ctx, request))
+			if err == nil {
+				err = unfinished(&result, ids, "queued again")
+			}
 			return link("inbox"), err
 		},
 	}, nil
@@ -67,10 +70,31 @@ func discardInbox(r *request) (deed, error) {
 		Text: text, Command: diagnosis.Command("inbox discard", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request.Reason = reason
-			_, err := call[api.InboxResult](r.api.DiscardInbox(ctx, request))
+			result, err := call[api.InboxResult](r.api.DiscardInbox(ctx, request))
+			if err == nil {
+				err = unfinished(&result, ids, "discarded")
+			}
 			return link("inbox", "state", r.FormValue("state")), err
 		},
 	}, nil
+}
+
+// unfinished returns an error if the named command is absent, or if the selection has more commands
+// than one request takes.
+func unfinished(result *api.InboxResult, ids []string, done string) error {
+	handled := 0
+	for _, one := range result.Handled {
+		if one.Outcome != api.InboxOutcomeAbsent {
+			handled++
+		}
+	}
+	switch {
+	case ids != nil && handled < len(result.Handled):
+		return badInput("The command is not there any more, or in another state.")
+	case result.More && handled > 0:
+		return badInput(diagnosis.Counted(handled, "command was", "commands were") + " " + done + ", and there are more. Send the form again.")
+	}
+	return nil
 }
 
 // inboxOf returns the ids of the commands that the form selects, nil for all of the state,

@@ -412,6 +412,20 @@ func TestInbox_IsTriedAgainOrDiscarded(t *testing.T) {
 	b.set("POST /v1/admin/inbox:discard", api.InboxResult{})
 	b.submits(t, "inbox-discard", url.Values{"reason": {"old"}})
 	b.asks(t, `POST /v1/admin/inbox:discard {"all":true,"reason":"old"}`)
+	part := api.InboxResult{More: true, Handled: slices.Repeat([]api.HandledInboxCommand{{Outcome: api.InboxOutcomeDiscarded}}, 100)}
+	b.set("POST /v1/admin/inbox:discard", part)
+	b.set("POST /v1/admin/inbox:retry", part)
+	has(t, b.sendsForm("inbox-discard", url.Values{"reason": {"old"}}).Body.String(),
+		"100 commands were discarded, and there are more. Send the form again.", `value="old"`)
+	has(t, b.sendsForm("inbox-retry", url.Values{}).Body.String(), "100 commands were queued again, and there are more.")
+	gone := api.InboxResult{Handled: []api.HandledInboxCommand{{CommandID: "c/1", Outcome: api.InboxOutcomeAbsent}}}
+	b.set("POST /v1/admin/inbox:discard", gone)
+	b.set("POST /v1/admin/inbox:retry", gone)
+	for _, action := range []string{"inbox-discard", "inbox-retry"} {
+		has(t, b.sendsForm(action, url.Values{"command": {"c/1"}, "reason": {"old"}}).Body.String(),
+			"The command is not there any more, or in another state.")
+	}
+	b.set("POST /v1/admin/inbox:discard", api.InboxResult{})
 
 	b.set("GET /v1/admin/inbox", api.InboxPage{
 		Commands: []api.InboxCommand{
