@@ -190,6 +190,9 @@ func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
 		t.Errorf("it leads to %s", to)
 	}
 	b.asks(t, `POST /v1/admin/operations/op1:cancel {"reason":"enough"}`)
+	op.Filter = api.OperationFilter{TenantID: "t", DocID: "doc-1", Tags: api.Tags{"a": "1", "b": "2"}}
+	b.set("GET /v1/admin/operations/op1", op)
+	has(t, b.get(t, "/ui/operations/op1"), "<dd>tenant t, document doc-1, tag a=1, tag b=2</dd>")
 	op.State, op.Named, op.Filter = api.OperationStateDone, true, api.OperationFilter{}
 	b.set("GET /v1/admin/operations/op1", op)
 	page = b.get(t, "/ui/operations/op1")

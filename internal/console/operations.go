@@ -130,6 +130,10 @@ func selects(op *api.Operation) string {
 	add("state %s", string(f.State))
 	add("request type %s", f.RequestType)
 	add("tenant %s", f.TenantID)
+	add("document %s", f.DocID)
+	for _, tag := range f.Tags.List() {
+		add("tag %s", tag)
+	}
 	for _, bound := range []struct {
 		format string
 		at     api.Time
