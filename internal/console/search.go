@@ -256,6 +256,9 @@ func (r *request) shortened(begin, end string) (found []match, err error) {
 		return nil, fmt.Errorf("parse a short id: %w", err)
 	}
 	at := time.UnixMilli(unix)
+	if at.After(r.now.Add(24 * time.Hour)) { // No id is of the future, and the API refuses times after the year 9999.
+		return nil, nil
+	}
 	tenants := []string{""}
 	if !r.May(api.GrantRoleRead, "") {
 		tenants = r.tenants(api.GrantRoleRead)

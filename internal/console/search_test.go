@@ -46,6 +46,10 @@ func findable() map[string]any {
 	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := api.JobPage{}
 		is := func(name, value string) bool { return r.FormValue(name) == "" || r.FormValue(name) == value }
+		if strings.Index(r.FormValue("created_before"), "-") > len("9999") {
+			answerJSON(w, refuse(http.StatusBadRequest, "created_before must be a time."))
+			return
+		}
 		if is("tenant_id", job.TenantID) && is("correlation_id", job.CorrelationID) && is("error_code", job.ErrorCode) &&
 			is("doc_id", job.DocID) && (r.FormValue("tag") == "" || slices.Contains([]string{"customer=42", "env=a=b"}, r.FormValue("tag"))) &&
 			(r.FormValue("created_before") == "" || r.FormValue("created_after") < "2025-07-09T19:56:03" && r.FormValue("created_before") > "2025-07-09T19:56:03") {
@@ -85,6 +89,7 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		"w-1":                       "/ui/workers/pods%2Fw-1",
 		"pause dispatch":            "/ui/do/dispatch-pause",
 		"0197f0c2…0000":             "",
+		"f00dbabe":                  "", // As the begin of an id it would be of the year 10333.
 		"1" + soughtID[1:]:          "", // There is no such job.
 		"https://evil.example/x":    "",
 		"<script>alert(1)</script>": "",
