@@ -307,7 +307,7 @@ test("the count of a dialog that was left changes no other dialog", async (t) =>
   await server.client().submit();
   const page = await openPage(server, { expected: /^htmx:(afterRequest|sendAbort)/ }); // The count that is given up.
   const held = {};
-  for (const name of ["retry", "jobs-cancel"]) {
+  for (const name of ["jobs-pause", "jobs-cancel"]) {
     const released = new Promise((resolve) => { held[name] = { release: resolve }; });
     held[name].asked = new Promise((resolve) => {
       page.route(`**/ui/do/${name}?*`, async (route) => {
@@ -320,17 +320,16 @@ test("the count of a dialog that was left changes no other dialog", async (t) =>
   }
   await page.goto("/ui/jobs");
   const dialog = page.getByRole("dialog");
-  await page.getByRole("link", { name: "Retry…" }).click();
-  await held.retry.asked;
+  await page.getByRole("link", { name: "Pause…" }).click();
+  await held["jobs-pause"].asked;
   await dialog.getByRole("button", { name: "Leave it" }).click();
-  const answered = page.waitForEvent("requestfinished", (request) => request.url().includes("/ui/do/retry?")).then(() => "answered");
+  const answered = page.waitForEvent("requestfinished", (request) => request.url().includes("/ui/do/jobs-pause?")).then(() => "answered");
   const ended = Promise.race([answered, page.waitForEvent("requestfailed")]);
   await page.getByRole("link", { name: "Cancel…" }).click();
   await held["jobs-cancel"].asked;
-  held.retry.release();
+  held["jobs-pause"].release();
   await ended;
-  const button = dialog.getByRole("button", { name: "Cancel", exact: true });
-  assert.equal(await button.isDisabled(), true, "the jobs are not counted yet");
+  assert.equal(await dialog.locator("#submit button").first().isDisabled(), true, "the jobs are not counted yet");
   held["jobs-cancel"].release();
   await dialog.getByRole("button", { name: "Cancel 1 job" }).waitFor();
   assert.equal(await dialog.getByText("Counting the jobs…").count(), 0);
