@@ -92,7 +92,8 @@ func unfinished(result *api.InboxResult, ids []string, done string) error {
 	case ids != nil && handled < len(result.Handled):
 		return badInput("The command is not there any more, or in another state.")
 	case result.More && handled > 0:
-		return badInput(diagnosis.Counted(handled, "command was", "commands were") + " " + done + ", and there are more. Send the form again.")
+		commands := diagnosis.Counted(handled, "command was", "commands were")
+		return badInput(commands + " " + done + ", and there are more. Send the form again.")
 	}
 	return nil
 }
