@@ -273,8 +273,16 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 	}
 	kind := g.kind(state.route)
 	owned := state.rule.Scope == auth.Owned && kind != nil // Otherwise the body names the objects.
+	var id string
 	if owned {
-		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
+		vars := mux.Vars(r)
+		id = vars[kind.parameter]
+		state.object = id // Set before any refusal, for the audit record.
+		for _, part := range []string{"name", "backfillId"} {
+			if vars[part] != "" {
+				state.object += "/" + vars[part]
+			}
+		}
 	}
 	var err error
 	if state.caller, err = g.config.Auth.Authenticate(r); err != nil {
@@ -286,14 +294,14 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 	if err := state.rule.Admit(state.caller); err != nil || !owned {
 		return err
 	}
-	if len(state.object) > kind.longestID() {
+	if len(id) > kind.longestID() {
 		return kind.missing
 	}
 	everything := state.rule.AllowsStep(state.caller, "", "")
 	if everything && !state.rule.Audited {
 		return nil // The use case reports a missing object.
 	}
-	owner, err := kind.owner(r.Context(), state.object)
+	owner, err := kind.owner(r.Context(), id)
 	if everything {
 		state.tenant = owner.TenantID // For the audit record. The use case reports err.
 		return nil

@@ -166,6 +166,36 @@ func TestActionsAreAudited(t *testing.T) {
 	}
 }
 
+// The object of a schedule's action names the schedule, not its tenant alone.
+func TestActionsOnSchedulesAreAudited(t *testing.T) {
+	t.Parallel()
+	const grants = "submit:t"
+	g, records := audited(t, []string{grants})
+	backfill := g.backfilled(t)
+	foreign := strings.NewReplacer("/t/", "/o/")
+	var want []string
+	for _, test := range []struct{ action, target, body, more string }{
+		{"putSchedule", "PUT /v1/schedules/t/nightly", nightly(""), ""},
+		{"pauseSchedule", "POST /v1/schedules/t/nightly:pause", "", ""},
+		{"resumeSchedule", "POST /v1/schedules/t/nightly:resume", "", ""},
+		{"runSchedule", "POST /v1/schedules/t/nightly:run", "", ""},
+		{"backfillSchedule", "POST /v1/schedules/t/nightly:backfill", `{"from":"2026-01-20T00:00:00Z","to":"2026-01-22T00:00:00Z"}`, ""},
+		{"cancelBackfill", "POST /v1/schedules/t/nightly/backfills/" + backfill + ":cancel", "", "/" + backfill},
+		{"deleteSchedule", "DELETE /v1/schedules/t/nightly", "", ""},
+	} {
+		g.as(t, grants, foreign.Replace(test.target), test.body)
+		g.as(t, grants, test.target, test.body, "Idempotency-Key: k")
+		want = append(want, test.action+" o/nightly"+test.more+" denied", test.action+" t/nightly"+test.more+" done")
+	}
+	var got []string
+	for _, r := range records() {
+		got = append(got, strings.Join([]string{r["action"], r["object"], r["outcome"]}, " "))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
 func TestAnActionThatPanicsIsAudited(t *testing.T) {
 	t.Parallel()
 	g, records := audited(t, []string{"submit:t"})
