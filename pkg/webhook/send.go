@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -64,9 +66,6 @@ func NewSender(cfg Config) (*Sender, error) {
 	case cfg.Timeout < 0:
 		return nil, fmt.Errorf("webhook: Timeout must not be negative, is %s", cfg.Timeout)
 	}
-	dialer := &net.Dialer{
-		Timeout: min(cfg.Timeout, 10*time.Second), Resolver: cfg.Resolver, ControlContext: cfg.Guard.control,
-	}
 	// HTTP/1.1 only: concurrent attempts do not share a connection, and every receiver
 	// speaks it.
 	protocols := new(http.Protocols)
@@ -74,7 +73,7 @@ func NewSender(cfg Config) (*Sender, error) {
 	// A bare transport, unlike an http.Client, follows no redirects and keeps no cookies.
 	return &Sender{cfg: cfg, transport: &http.Transport{
 		Proxy:                  nil, // A proxy would hide the receiver's address from the guard.
-		DialContext:            dialer.DialContext,
+		DialContext:            cfg.dial,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		TLSHandshakeTimeout:    cfg.Timeout,
 		ResponseHeaderTimeout:  cfg.Timeout,
@@ -85,6 +84,28 @@ func NewSender(cfg Config) (*Sender, error) {
 		IdleConnTimeout:        30 * time.Second,
 		Protocols:              protocols,
 	}}, nil
+}
+
+// dial connects to an address that the guard allows. The error is a [*RefusedError] only if the guard
+// allowed none: the dialer returns the first error, which may be the refusal of one address while
+// another, allowed one is down for a moment.
+func (c *Config) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var allowed atomic.Bool // The dialer may try IPv4 and IPv6 concurrently.
+	dialer := net.Dialer{
+		Timeout: min(c.Timeout, 10*time.Second), Resolver: c.Resolver,
+		ControlContext: func(ctx context.Context, network, address string, conn syscall.RawConn) error {
+			err := c.Guard.control(ctx, network, address, conn)
+			if err == nil {
+				allowed.Store(true)
+			}
+			return err
+		},
+	}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if _, refused := errors.AsType[*RefusedError](err); refused && allowed.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("no allowed address answered")}
+	}
+	return conn, err
 }
 
 // Close closes the idle connections.

@@ -405,6 +405,19 @@ func TestSend_RefusesNamesOfForbiddenAddresses(t *testing.T) {
 	}
 }
 
+// A host with forbidden addresses, too, is not refused for good while its allowed one is down.
+func TestSend_RetriesAHostOfWhichOneAddressIsAllowed(t *testing.T) {
+	t.Parallel()
+	down := answering(t, ok)
+	down.Close()
+	dns := &names{answers: [][]string{{"127.0.0.2", "127.0.0.1"}}}
+	s := sender(t, nil, func(cfg *webhook.Config) { cfg.Resolver = dns.resolver(t) })
+	want := webhook.Result{Outcome: webhook.Failed, Reason: "the connection to the receiver failed", HostFault: true}
+	if diff := cmp.Diff(want, s.Send(t.Context(), to(down.at("hooks.example.com")))); diff != "" {
+		t.Errorf("Result (-want +got):\n%s", diff)
+	}
+}
+
 func TestSend_FollowsNoRedirects(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{301, 302, 303, 307, 308} {
