@@ -83,6 +83,13 @@ func (s *testStore) called(t *testing.T, what string, reads int) {
 	}
 }
 
+// committed reports whether anything was written since the reset.
+func (s *testStore) committed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits > 0
+}
+
 // read returns the partitions that were read since the reset.
 func (s *testStore) read() []string {
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -220,6 +221,30 @@ func TestABatchContainsAPanic(t *testing.T) {
 		if response.Status != http.StatusOK || !strings.Contains(response.Body, `"status":500`) || strings.Contains(response.Body, "cheese") {
 			t.Errorf("%s: %d %s", path, response.Status, response.Body)
 		}
+	}
+}
+
+// The record tells what was done, even if the client left before the answer.
+func TestAnActionWhoseClientLeftIsAudited(t *testing.T) {
+	t.Parallel()
+	const grants = "submit:t"
+	g, records := audited(t, []string{grants})
+	request := newRequest(t, http.MethodPost, "/v1/jobs/"+g.submitted(t)+":cancel", "", "Authorization: Bearer "+g.tokens[grants])
+	ctx, leave := context.WithCancel(request.Context())
+	defer leave()
+	g.store.reset()
+	g.store.on(func(context.Context) error {
+		if g.store.committed() {
+			leave()
+		}
+		return nil
+	})
+	g.ServeHTTP(httptest.NewRecorder(), request.WithContext(ctx))
+	if ctx.Err() == nil {
+		t.Error("the client has not left")
+	}
+	if got := records(); len(got) != 1 || got[0]["action"] != "cancelJob" || got[0]["outcome"] != "done" {
+		t.Errorf("records %v", got)
 	}
 }
 

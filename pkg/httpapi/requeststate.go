@@ -50,6 +50,7 @@ type requestState struct {
 	// previewed says that the request was answered with what it would do, so that there is
 	// nothing to audit.
 	previewed bool
+	done      bool // The use case has succeeded, even if the client left before its answer.
 
 	transfers *transfers
 	sending   bool // The answer is on its way to the client.
@@ -173,7 +174,7 @@ func (s *Server) end(state *requestState, r *http.Request) {
 		switch {
 		case state.foreign, state.status == http.StatusUnauthorized, state.status == http.StatusForbidden:
 			outcome = auth.Denied
-		case state.status >= http.StatusBadRequest:
+		case state.status >= http.StatusBadRequest && !state.done:
 			outcome = auth.Failed
 		}
 		s.config.Audit.Write(ctx, auth.Record{

@@ -63,6 +63,7 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 // deliver sends a value once there is room for it. It cuts the connection of a client that does
 // not read the answer in time.
 func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status int, value any) error {
+	requestStateOf(r.Context()).done = true
 	out, is := value.(chosen)
 	if is {
 		status, value = out.status, out.value
