@@ -112,7 +112,9 @@ func TestRetention_RestsWhileTheStoreRefusesPurges(t *testing.T) {
 		if synctest.Wait(); b.tried > 256+10 || logged.Len() > 0 {
 			t.Errorf("%d purges were tried; logged:\n%.500s", b.tried, &logged)
 		}
+		b.mu.Lock()
 		b.full = nil
+		b.mu.Unlock()
 		time.Sleep(6 * time.Second)
 		if stop(); len(b.purged) != 5000 {
 			t.Errorf("purged %d jobs once the store takes purges again, want 5000", len(b.purged))

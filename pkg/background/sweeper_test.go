@@ -478,10 +478,13 @@ func (b *backlog) do(entry ledger.Entry) error {
 func (b *backlog) Purge(_ context.Context, entries []ledger.Entry) []ledger.PurgeResult {
 	time.Sleep(b.takes)
 	results := make([]ledger.PurgeResult, len(entries))
+	b.mu.Lock()
 	b.tried += len(entries)
+	full := b.full
+	b.mu.Unlock()
 	for i, entry := range entries {
-		if b.full != nil {
-			results[i].Err = b.full
+		if full != nil {
+			results[i].Err = full
 			continue
 		}
 		if entry.JobID == "busy" {
