@@ -102,7 +102,7 @@ func (s *session) watch(ctx context.Context, jobID string) error {
 
 // followToEnd calls handle with each event of a job until the job has ended, and returns the
 // job. If the stream ends before that, for instance because its server stops, followToEnd opens
-// it again: also if the job has ended since, as its last events are then missing.
+// it again, also if the job has ended in the meantime: its last events may be missing.
 func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*api.Event) error) (job api.Job, err error) {
 	last, rev := "", int64(0)
 	note := func(e *api.Event) error {

@@ -103,8 +103,8 @@ func (r *Retention) Loop() Loop {
 
 // RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry and
 // does not hold up the others; a store that refuses all purges of a page, or two jobs that are tried
-// alone, ends the pass with its error. Any other error is one of reading the schedule. One pass runs at a time. A pass may write
-// even if the disk is too full for other writes.
+// alone, ends the pass with its error. Any other error is one of reading the schedule. One pass runs
+// at a time. A pass may write even if the disk is too full for other writes.
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 	ctx = tablestore.Reclaiming(ctx)
 	var pass Pass
@@ -122,8 +122,9 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 	err := r.walk.Pass(ctx, room, func(entries []ledger.Entry) bool {
 		began, taken := time.Now(), false
 		results := r.cfg.Ledger.Purge(ctx, entries)
-		cause, one := refusal(results), len(entries) == 1 && !r.probing
-		if r.probing = cause != nil; r.probing && !one {
+		cause := refusal(results)
+		alone := len(entries) == 1 && !r.probing // It may be this job and not the store: another one is tried.
+		if r.probing = cause != nil; r.probing && !alone {
 			refused = cause
 			return false
 		}

@@ -152,8 +152,8 @@ func (l *Ledger) record(ctx context.Context, job *statemachine.Job, one Rejectio
 	})
 }
 
-// rejectedNo returns the number of the rejection in the row, 0 for a row of before rows had numbers: its key
-// has more digits, and so comes after those of the newer rows.
+// rejectedNo returns the number of the rejection in the row. The key counts down, so that the newest row
+// comes first.
 func rejectedNo(row *tablestore.Row) (int64, error) {
 	parts, err := tablestore.Split(row.Key.Row)
 	if err != nil || len(parts) < 2 {
@@ -163,7 +163,7 @@ func rejectedNo(row *tablestore.Row) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("bad key %q of a refused callback", row.Key.Row)
 	}
-	return max(0, lastRejected-left), nil
+	return lastRejected - left, nil
 }
 
 // Rejected returns the refused callbacks of a job, none for an unknown one.
