@@ -195,7 +195,7 @@ func damage(t *testing.T, path string, change func(content []byte) []byte) {
 func cut(size int) func(content []byte) []byte {
 	return func(content []byte) []byte {
 		if size < 0 {
-			size += len(content)
+			return content[:len(content)+size]
 		}
 		return content[:size]
 	}
