@@ -2,12 +2,14 @@ package pebblestore
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
 	"math"
+	"math/bits"
 	"os"
 	"regexp"
 	"slices"
@@ -366,9 +368,16 @@ type fencedFile struct {
 	// written is how many bytes of a log were written, nil for other files. The engine writes
 	// logs from their beginning to their end.
 	written *atomic.Int64
+	// invariant: log[:durable] survives a loss of power. The engine writes and syncs a log in one
+	// goroutine, and closes it after that one has ended.
+	durable int64
 }
 
+// Write implements [vfs.File], which allows it to modify p.
 func (f *fencedFile) Write(p []byte) (int, error) {
+	if f.written != nil {
+		stateDurable(p, f.durable)
+	}
 	n, err := f.File.Write(p)
 	if f.written != nil {
 		f.written.Add(int64(n))
@@ -376,19 +385,61 @@ func (f *fencedFile) Write(p []byte) (int, error) {
 	return n, f.fence.judge(f.name, "write", err)
 }
 
-func (f *fencedFile) Sync() error { return f.synced(f.File.Sync()) }
+// The head of a chunk of a log: a checksum of all that follows the size, the size of the
+// content, a type, the number of the log, and how much of the log was durable before the chunk
+// was written.
+const (
+	chunkSize      = 4
+	chunkType      = 6
+	chunkDurable   = 11
+	chunkHead      = 19
+	chunkFull      = 9 // the first and last of the types of a chunk with such a head
+	chunkLast      = 12
+	checksumOffset = 0xa282ead8
+)
 
-func (f *fencedFile) SyncData() error { return f.synced(f.File.SyncData()) }
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// stateDurable writes into the heads of the chunks how much of their log was durable before. After
+// a crash the engine takes an unreadable chunk for the torn end of a log, unless a chunk in a later
+// block states that it was durable. Pebble 2.1 states far too little: it counts what it wrote
+// of the last block of each write, and not the full blocks before it (record.LogWriter.flushLoop).
+//
+// The engine never splits a chunk between two writes. The rest of a block that has no room for a
+// head is zero, and ends the write. In any other format the chunks stay as they are.
+func stateDurable(chunks []byte, durable int64) {
+	for len(chunks) >= chunkHead && chunks[chunkType] >= chunkFull && chunks[chunkType] <= chunkLast {
+		end := chunkHead + int(binary.LittleEndian.Uint16(chunks[chunkSize:]))
+		if end > len(chunks) {
+			return
+		}
+		binary.LittleEndian.PutUint64(chunks[chunkDurable:], uint64(durable))
+		sum := crc32.Checksum(chunks[chunkType:end], castagnoli)
+		binary.LittleEndian.PutUint32(chunks, bits.RotateLeft32(sum, 17)+checksumOffset)
+		chunks = chunks[end:]
+	}
+}
+
+func (f *fencedFile) Sync() error { return f.sync(f.File.Sync) }
+
+func (f *fencedFile) SyncData() error { return f.sync(f.File.SyncData) }
 
 func (f *fencedFile) SyncTo(length int64) (full bool, err error) {
 	full, err = f.File.SyncTo(length)
 	return full, f.fence.judge(f.name, "sync", err)
 }
 
-// synced checks, after a sync, that the next start will find the file at its name.
-func (f *fencedFile) synced(err error) error {
-	if f.fence.judge(f.name, "sync", err) != nil {
+// sync syncs the file, and then checks that the next start will find it at its name.
+func (f *fencedFile) sync(sync func() error) error {
+	var written int64
+	if f.written != nil {
+		written = f.written.Load()
+	}
+	if err := sync(); f.fence.judge(f.name, "sync", err) != nil {
 		return err
+	}
+	if f.written != nil { // Folders are synced by several goroutines at once.
+		f.durable = written
 	}
 	f.fence.check(f.fence.folder.checkFile(f.name, f.opened))
 	if strings.HasPrefix(f.fence.PathBase(f.name), manifestPrefix) {

@@ -43,6 +43,73 @@ func TestDamage_ToTheManifestShowsAfterACrash(t *testing.T) {
 	closeStore(t, store)
 }
 
+// TestDamage_FarFromTheEndOfALogShowsAfterACrash damages rows that were synced long before the
+// crash.
+func TestDamage_FarFromTheEndOfALogShowsAfterACrash(t *testing.T) {
+	t.Parallel()
+	options, log, durable, _ := crashedAfterLargeRows(t)
+	whole := musttest.ReadFile(t, log)
+	for at := 5_000; at < durable-60_000; at += 199_999 {
+		damage(t, log, flip(at))
+		expectOpenError(t, options, tablestore.ErrDamaged, "")
+		damage(t, log, func([]byte) []byte { return whole })
+	}
+}
+
+// TestATornEndOfALogIsAccepted tears the last row of a log at many places, as a loss of power
+// before its sync does: any of its blocks may be missing, or hold anything.
+func TestATornEndOfALogIsAccepted(t *testing.T) {
+	t.Parallel()
+	options, log, durable, rows := crashedAfterLargeRows(t)
+	whole := musttest.ReadFile(t, log)
+	noise := make([]byte, len(whole))
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // It never fails.
+	for at := durable; at < len(whole); at += 8_999 {
+		hole := min(at+4_096, len(whole))
+		for what, torn := range map[string][]byte{
+			"cut":           whole[:at],
+			"zeros":         slices.Concat(whole[:at], make([]byte, len(whole)-at)),
+			"noise":         slices.Concat(whole[:at], noise[at:]),
+			"a flipped bit": flip(at)(slices.Clone(whole)),
+			"a lost block":  slices.Concat(whole[:at], make([]byte, hole-at), whole[hole:]),
+		} {
+			d := newDisk()
+			_, err := vfs.Clone(vfs.Default, d.memory, options.Dir, "data")
+			musttest.NoError(t, err)
+			file, err := d.memory.Create("data/"+filepath.Base(log), vfs.WriteCategoryUnspecified)
+			musttest.NoError(t, err)
+			_, err = file.Write(slices.Clone(torn)) // A write may modify what it is given.
+			musttest.NoError(t, errors.Join(err, file.Close()))
+			store, err := pebblestore.Open(d.options())
+			if err != nil {
+				t.Fatalf("%s at %d of %d bytes, %d of them durable: %v", what, at, len(whole), durable, err)
+			}
+			expectThere(t, store, 0, rows/2, rows-2)
+			closeStore(t, store)
+		}
+	}
+}
+
+// crashedAfterLargeRows returns a store that crashed after rows that were committed one after the
+// other, each larger than a block of the log; its log, how much of that was durable before the
+// last row was written, and the number of rows.
+func crashedAfterLargeRows(t *testing.T) (crashed pebblestore.Options, log string, durable, rows int) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	crashed.Dir = filepath.Join(t.TempDir(), "crashed")
+	store := open(t, pebblestore.Options{Dir: dir})
+	defer func() { closeStore(t, store) }()
+	// The engine begins with small logs, and writes some logs over old ones.
+	for size := 0; size < 1_200_000; rows++ {
+		durable = size
+		musttest.NoError(t, commitOne(t, store, rowOf(rows, 60_000)))
+		log = slices.Max(matching(t, dir, "*.log"))
+		size = len(musttest.ReadFile(t, log))
+	}
+	copyQuiet(t, dir, crashed.Dir)
+	return crashed, filepath.Join(crashed.Dir, filepath.Base(log)), durable, rows
+}
+
 // TestDamage_AfterAnOrderlyStopChangesNothing damages files in ways that the engine takes
 // for the effects of a crash: it would delete the tables that a manifest lost.
 func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
