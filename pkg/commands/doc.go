@@ -37,8 +37,8 @@
 //	        ▼
 //	     Protocols ──Lookup(request_type)──► Protocol ──► Steps
 //	        ▲                                    │          ├ Policy(global)
-//	        │ Replace ◄── ProtocolFolder         │          └ payload pointer
-//	     ProtocolHolder ◄── Current              ├ CheckSchemaVersion
+//	        │ Swap ◄── ProtocolFolder            │          └ payload pointer
+//	     ProtocolHolder ◄── Load                 ├ CheckSchemaVersion
 //	                                             └ ValidatePayload
 //
 // A protocol is a file. All files of a folder are read and checked together and

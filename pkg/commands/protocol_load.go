@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -138,7 +139,7 @@ func (s *protocolsSnapshot) digest() string {
 // registry turns the files into a registry, or returns all their faults: first those of
 // eachSchema file, then the ids and request types that two files claim.
 func (s *protocolsSnapshot) registry() (*Protocols, error) {
-	registry := &Protocols{byRequestType: map[string]*Protocol{}, services: map[string][]string{}, digest: s.digest()}
+	registry := &Protocols{byRequestType: map[string]*Protocol{}, Services: map[string][]string{}, LoadedAt: time.Now(), digest: s.digest()}
 	byID := map[string]*Protocol{}
 	faults := slices.Clone(s.faults)
 	var clashes []error
@@ -169,12 +170,12 @@ func (s *protocolsSnapshot) registry() (*Protocols, error) {
 	for _, p := range registry.protocols {
 		p.example = p.examplePayload()
 		for i := range p.Steps {
-			registry.services[p.Steps[i].Service] = append(registry.services[p.Steps[i].Service], p.Steps[i].Type)
+			registry.Services[p.Steps[i].Service] = append(registry.Services[p.Steps[i].Service], p.Steps[i].Type)
 		}
 	}
-	for service, stepTypes := range registry.services {
+	for service, stepTypes := range registry.Services {
 		slices.Sort(stepTypes)
-		registry.services[service] = slices.Compact(stepTypes)
+		registry.Services[service] = slices.Compact(stepTypes)
 	}
 	return registry, nil
 }

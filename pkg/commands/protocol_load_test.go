@@ -237,19 +237,19 @@ func TestHolder(t *testing.T) {
 	first := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol("", "")))
 	second := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol("version: 2", "")))
 	holder := commands.NewProtocolHolder(first)
-	if holder.Current() != first {
+	if holder.Load() != first {
 		t.Error("the holder does not hold the first registry")
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 1000 {
-			if p, ok := holder.Current().Lookup("r"); !ok || p.Version != "" && p.Version != "2" {
+			if p, ok := holder.Load().Lookup("r"); !ok || p.Version != "" && p.Version != "2" {
 				t.Errorf("Lookup = %v, %t", p, ok)
 			}
 		}
 	}()
-	if old := holder.Replace(second); old != first || holder.Current() != second {
+	if old := holder.Swap(second); old != first || holder.Load() != second {
 		t.Error("Replace does not put the second registry into the place of the first")
 	}
 	<-done

@@ -21,7 +21,7 @@ func orderedBy(t *testing.T, order string) *bundle {
 	b := setup(t, 0)
 	text := "protocol_id: ingest_v1\nrequest_types: [doc.ingest]\n" + order +
 		"\nsteps:\n  - {step_id: ocr, step_type: OCR, service: ocr}\n"
-	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"p.yaml": {Data: []byte(text)}}))
+	b.protocols.Swap(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"p.yaml": {Data: []byte(text)}}))
 	return b
 }
 

@@ -68,7 +68,7 @@ func (w *watchedFolder) looks(t *testing.T, n int) []string {
 
 // version returns the current protocol version of the request type r.
 func (w *watchedFolder) version() string {
-	p, ok := w.holder.Current().Lookup("r")
+	p, ok := w.holder.Load().Lookup("r")
 	if !ok {
 		return "none"
 	}
@@ -186,9 +186,9 @@ func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
 func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := watchProtocols(t)
-	before := w.holder.Current()
+	before := w.holder.Load()
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.holder.Current() == before {
+	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.holder.Load() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
 	w.write(t, "p.yaml", smallProtocol("version: 2", ""))
@@ -269,7 +269,7 @@ func TestWatcher_Run(t *testing.T) {
 			if got := w.version(); got != "3" {
 				t.Errorf("after the signal version %s is in use, want 3", got)
 			}
-			if since := time.Since(w.holder.LoadedAt()); since != 0 {
+			if since := time.Since(w.holder.Load().LoadedAt); since != 0 {
 				t.Errorf("version 3 was loaded %s ago, want now", since)
 			}
 		})

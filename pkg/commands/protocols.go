@@ -13,9 +13,14 @@ import (
 
 // Protocols is one consistent set of protocols.
 type Protocols struct {
+	// Services are the services that the protocols name, each with its step types, sorted. They are
+	// read only.
+	Services map[string][]string
+	// LoadedAt is when the protocols were loaded.
+	LoadedAt time.Time
+
 	protocols     []*Protocol
 	byRequestType map[string]*Protocol
-	services      map[string][]string
 	digest        string
 }
 
@@ -34,10 +39,6 @@ func (r *Protocols) Protocols() []*Protocol {
 	slices.SortFunc(protocols, func(a, b *Protocol) int { return strings.Compare(a.ID, b.ID) })
 	return protocols
 }
-
-// Services returns the services that the protocols name, each with its step types, sorted. The
-// caller must not change them.
-func (r *Protocols) Services() map[string][]string { return r.services }
 
 // Digest returns the SHA-256, in hexadecimal, of the names and contents of all
 // files: two processes with the same digest accept the same commands.
@@ -100,32 +101,16 @@ func (r *Protocols) List() []ProtocolDescription {
 	return list
 }
 
-// ProtocolHolder holds the registry that is in use. It is safe for concurrent use.
-type ProtocolHolder struct{ current atomic.Pointer[heldProtocols] }
-
-// heldProtocols is a registry with the time since which it is in use.
-type heldProtocols struct {
-	registry *Protocols
-	since    time.Time
-}
+// ProtocolHolder holds the registry that is in use. It is safe for concurrent use. Load the
+// registry once for each command, so that all of the command is checked against the same
+// protocols.
+type ProtocolHolder struct{ atomic.Pointer[Protocols] }
 
 // NewProtocolHolder returns a holder of the registry.
 func NewProtocolHolder(registry *Protocols) *ProtocolHolder {
 	h := new(ProtocolHolder)
-	h.current.Store(&heldProtocols{registry, time.Now()})
+	h.Store(registry)
 	return h
-}
-
-// Current returns the registry in use. Take it once for each command, so that
-// all of the command is checked against the same protocols.
-func (h *ProtocolHolder) Current() *Protocols { return h.current.Load().registry }
-
-// LoadedAt returns when the registry in use was put into use.
-func (h *ProtocolHolder) LoadedAt() time.Time { return h.current.Load().since }
-
-// Replace puts another registry into use and returns the one before.
-func (h *ProtocolHolder) Replace(registry *Protocols) *Protocols {
-	return h.current.Swap(&heldProtocols{registry, time.Now()}).registry
 }
 
 // ProtocolFolder is a folder of protocol files, whose registry the holder puts into use. A watcher
@@ -136,7 +121,7 @@ type ProtocolFolder struct {
 }
 
 // InUse returns the digest of the registry in use.
-func (f ProtocolFolder) InUse() string { return f.Holder.Current().Digest() }
+func (f ProtocolFolder) InUse() string { return f.Holder.Load().Digest() }
 
 // Look reads the folder. It returns a digest of the files, and a function that puts
 // exactly these into use, or returns the error of [LoadProtocols] and changes nothing.
@@ -147,7 +132,7 @@ func (f ProtocolFolder) Look() (string, func() ([]any, error)) {
 		if err != nil {
 			return nil, err
 		}
-		changed, removed := registry.since(f.Holder.Replace(registry))
+		changed, removed := registry.since(f.Holder.Swap(registry))
 		return []any{"dir", f.Dir, "changed", changed, "removed", removed}, nil
 	}
 }

@@ -230,7 +230,7 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 		return errors.New("the command of an accepted job cannot be decoded")
 	}
 
-	proto, ok := s.cfg.Protocols.Current().Lookup(job.RequestType)
+	proto, ok := s.cfg.Protocols.Load().Lookup(job.RequestType)
 	if !ok {
 		return &statemachine.NotRerunnableError{
 			Reason: fmt.Sprintf("no protocol serves the request type %q now, so the job can only be rerun as it was", job.RequestType),

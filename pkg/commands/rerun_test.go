@@ -180,7 +180,7 @@ func TestRerun_HoldsCorrectionsAgainstThePresent(t *testing.T) {
 	narrower := strings.Replace(file, "language: {type: string}", "language: {enum: [de]}, n: {type: string}", 1) +
 		"  - {step_id: index, step_type: INDEX, service: i, input: previous}\n"
 	narrower = strings.Replace(narrower, "protocol_id: ingest_v1", "protocol_id: ingest_v1\nversion: \"2\"", 1)
-	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(narrower)}}))
+	b.protocols.Swap(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(narrower)}}))
 	refused := func(r commands.Rerun) (pointers []string) {
 		_, err := b.Rerun(t.Context(), from(old, r))
 		if told, ok := errors.AsType[*apierror.Error](err); ok {
@@ -215,7 +215,7 @@ func TestRerun_HoldsCorrectionsAgainstThePresent(t *testing.T) {
 	if len(agg.Steps) != 3 || agg.Job.ProtocolVersion != "2" || !slices.Contains(agg.Job.RerunEdits, "/protocol") {
 		t.Errorf("on the current protocol: %+v", agg.Job)
 	}
-	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"other.yaml": {Data: []byte(strings.Replace(file, "doc.ingest", "doc.other", 1))}}))
+	b.protocols.Swap(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"other.yaml": {Data: []byte(strings.Replace(file, "doc.ingest", "doc.other", 1))}}))
 	if accepted, err := b.Rerun(t.Context(), commands.Rerun{Rerun: ledger.Rerun{JobID: old, From: ledger.FromStart}}); err != nil || accepted.Replayed {
 		t.Errorf("a plain rerun needs no protocol: %v", err)
 	}

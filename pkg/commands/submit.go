@@ -134,7 +134,7 @@ func (s *Submission) Find(ctx context.Context) (ledger.Accepted, bool, error) {
 //
 // Source: Option B spec, 5.2 and 6.
 func (s *Service) job(command *Command) (made ledger.Command, err error) {
-	proto, ok := s.cfg.Protocols.Current().Lookup(command.RequestType)
+	proto, ok := s.cfg.Protocols.Load().Lookup(command.RequestType)
 	if !ok {
 		return made, unfit(apierror.UnknownRequestType, "/request_type", "%q belongs to no protocol", command.RequestType)
 	}

@@ -195,7 +195,7 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 			first, err := b.Submit(t.Context(), ingest(), headers, anyone)
 			musttest.NoError(t, err)
 			registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
-			b.protocols.Replace(registry)
+			b.protocols.Swap(registry)
 			again, err := b.Submit(t.Context(), ingest(), headers, anyone)
 			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
 				t.Errorf("%s: %+v, %v", name, again, err)

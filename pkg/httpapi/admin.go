@@ -300,7 +300,7 @@ func (e *endpoints) unknownScope(scope statemachine.Scope) *apierror.Violation {
 		return fault
 	}
 	var known []string
-	for _, p := range e.Protocols.Current().Protocols() {
+	for _, p := range e.Protocols.Load().Protocols() {
 		for i := range p.Steps {
 			target := statemachine.TargetOf(&statemachine.Job{ProtocolID: p.ID},
 				&statemachine.Step{Service: p.Steps[i].Service, Type: p.Steps[i].Type})

@@ -235,7 +235,7 @@ func closureOf(c *admission.Closure) *api.Closure {
 // unknownLimit returns a violation if this process knows no step of the scope, else nil, as for a pause.
 func (e *endpoints) unknownLimit(scope admission.Scope) *apierror.Violation {
 	var services, stepTypes []string
-	for _, p := range e.Protocols.Current().Protocols() {
+	for _, p := range e.Protocols.Load().Protocols() {
 		for i := range p.Steps {
 			services = append(services, p.Steps[i].Service)
 			if p.Steps[i].Service == scope.Service {

@@ -42,7 +42,7 @@ type orderScript struct {
 
 func newOrderScript(t *testing.T) *orderScript {
 	s := &orderScript{harness: newHarness(t), t: t, jobs: map[string]string{}, items: map[string]api.WorkItem{}}
-	s.useCases.Protocols.Replace(musttest.Make(t, commands.LoadProtocolsFS, orderProtocols))
+	s.useCases.Protocols.Swap(musttest.Make(t, commands.LoadProtocolsFS, orderProtocols))
 	bulk := musttest.Make(t, background.NewBulk, background.BulkConfig{Operations: s.useCases.Operations})
 	s.loops = append(s.loops, func() error {
 		_, err := bulk.RunOnce(t.Context())

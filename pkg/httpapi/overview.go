@@ -25,7 +25,7 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 		}
 		var kinds []ledger.WorkKind
 		protocol := orZero(params.ProtocolID)
-		for _, p := range e.Protocols.Current().Protocols() {
+		for _, p := range e.Protocols.Load().Protocols() {
 			if protocol != "" && p.ID != protocol {
 				continue
 			}

@@ -101,6 +101,6 @@ func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
 	found := struct {
 		Protocols []commands.ProtocolDescription `json:"protocols"`
 		LoadedAt  api.Time                       `json:"loaded_at"`
-	}{e.Protocols.Current().List(), api.NewTime(e.Protocols.LoadedAt())}
+	}{e.Protocols.Load().List(), api.NewTime(e.Protocols.Load().LoadedAt)}
 	e.respond.answer(w, r, http.StatusOK, found, nil)
 }

@@ -40,7 +40,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		}
 		claimed := api.ClaimedWork{
 			Items:    make([]api.WorkItem, len(views)),
-			Warnings: claimWarnings(&request, reach.Services, e.Protocols.Current().Services()),
+			Warnings: claimWarnings(&request, reach.Services, e.Protocols.Load().Services),
 		}
 		for i := range views {
 			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {

@@ -476,14 +476,14 @@ func TestBackfill_SaysWhyTheLastOneWasRefused(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
 		request := h.missing()
-		h.protocol.Replace(registry(t, strings.Replace(protocol, "report.make", "report.other", 1)))
+		h.protocol.Swap(registry(t, strings.Replace(protocol, "report.make", "report.other", 1)))
 		h.backfill(request)
 		h.run(5 * time.Second)
 		h.wantBackfill(counts{Total: 20, Left: 2, Refused: 18, Done: true})
 		if detail := h.newestBackfill().Detail; !strings.Contains(detail, "report.make") {
 			t.Errorf("the detail is %q", detail)
 		}
-		h.protocol.Replace(registry(t, protocol))
+		h.protocol.Swap(registry(t, protocol))
 		request.Key = "again"
 		h.backfill(request)
 		h.run(5 * time.Second)

@@ -60,7 +60,7 @@ func (h *house) removeProtocols() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.protocol.Replace(registry)
+	h.protocol.Swap(registry)
 }
 
 // counts counts the schedules by state, page by page.

@@ -258,7 +258,7 @@ func (c *countsCollector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
-	report := c.counts.Report(kindsOf(c.protocols.Current())...)
+	report := c.counts.Report(kindsOf(c.protocols.Load())...)
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}

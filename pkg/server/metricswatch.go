@@ -26,9 +26,9 @@ func (m *meters) watch(s *Server) {
 	}
 	protocols := s.cfg.Protocols
 	m.Gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
-		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
+		func() float64 { return float64(protocols.Load().LoadedAt.UnixMilli()) / 1000 })
 	m.MustRegister(newCountsCollector(s.uses.Counts, protocols))
-	m.createSeries(protocols.Current())
+	m.createSeries(protocols.Load())
 }
 
 // watchRelay registers the gauges of the relay.

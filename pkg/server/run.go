@@ -157,10 +157,10 @@ func (s *Server) equipped(loop background.Loop) background.Loop {
 // watched returns the loop of a watcher. If a pass loads other protocols, it creates their
 // series.
 func (s *Server) watched(loop background.Loop) background.Loop {
-	known, pass := s.cfg.Protocols.Current(), loop.Pass
+	known, pass := s.cfg.Protocols.Load(), loop.Pass
 	loop.Pass = func(ctx context.Context) error {
 		err := pass(ctx)
-		if current := s.cfg.Protocols.Current(); current != known {
+		if current := s.cfg.Protocols.Load(); current != known {
 			s.meters.createSeries(current)
 			known = current
 		}
