@@ -3010,6 +3010,10 @@ type JobPage struct {
 	//
 	// Example: 2026-01-27T10:00:00.000Z
 	SearchedTo Time `json:"searched_to,omitempty,omitzero"`
+
+	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
+	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 
 // JobState State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
@@ -3784,6 +3788,10 @@ type OutboxPage struct {
 	//
 	// Example: 2026-01-27T10:00:00.000Z
 	SearchedTo Time `json:"searched_to,omitempty,omitzero"`
+
+	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
+	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 
 // OutboxRetryRequest Which rows: either `outbox_ids`, or filters that must all match. Both together get 400
@@ -8553,7 +8561,8 @@ type ClientInterface interface {
 	// match, or if they are large, a page may have fewer jobs than requested, or none, and
 	// still have a next page: continue until there is no `next_page_token`. For one page the
 	// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
-	// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+	// entries or 5 seconds; `searched_to` says how far it got. Without a tenant it merges the
+	// jobs of at most 1,000; `tenants_omitted` says that there are more. It reads only those ended jobs
 	// that match. A server that is the only one on its store also reads only live jobs that
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
@@ -10610,7 +10619,8 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // match, or if they are large, a page may have fewer jobs than requested, or none, and
 // still have a next page: continue until there is no `next_page_token`. For one page the
 // server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
-// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+// entries or 5 seconds; `searched_to` says how far it got. Without a tenant it merges the
+// jobs of at most 1,000; `tenants_omitted` says that there are more. It reads only those ended jobs
 // that match. A server that is the only one on its store also reads only live jobs that
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page
@@ -17494,7 +17504,8 @@ type ClientWithResponsesInterface interface {
 	// match, or if they are large, a page may have fewer jobs than requested, or none, and
 	// still have a next page: continue until there is no `next_page_token`. For one page the
 	// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
-	// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+	// entries or 5 seconds; `searched_to` says how far it got. Without a tenant it merges the
+	// jobs of at most 1,000; `tenants_omitted` says that there are more. It reads only those ended jobs
 	// that match. A server that is the only one on its store also reads only live jobs that
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
@@ -24546,7 +24557,8 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // match, or if they are large, a page may have fewer jobs than requested, or none, and
 // still have a next page: continue until there is no `next_page_token`. For one page the
 // server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
-// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+// entries or 5 seconds; `searched_to` says how far it got. Without a tenant it merges the
+// jobs of at most 1,000; `tenants_omitted` says that there are more. It reads only those ended jobs
 // that match. A server that is the only one on its store also reads only live jobs that
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page

@@ -144,4 +144,5 @@ func showFailedJobs(p *page, list api.JobPage) {
 	}
 	p.table([]string{"JOB", "TENANT", "SERVICE", "STEP", "ATTEMPT", "FAILED", "ERROR", "MESSAGE"}, rows)
 	p.more(list.NextPageToken != "", len(rows))
+	p.omitted(list.TenantsOmitted)
 }

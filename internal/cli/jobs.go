@@ -125,6 +125,7 @@ func showJobs(p *page, list api.JobPage) {
 	}
 	p.table([]string{"JOB", "STATE", "TENANT", "REQUEST", "STEP", "ACCEPTED", "ABOUT"}, rows)
 	p.more(list.NextPageToken != "", len(rows))
+	p.omitted(list.TenantsOmitted)
 }
 
 // jobsControl returns a command that controls each of the named jobs, or starts an operation on

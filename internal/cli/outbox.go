@@ -64,6 +64,7 @@ func showOutbox(p *page, list api.OutboxPage) {
 	}
 	p.table([]string{"ROW", "STATE", "TENANT", "STEP", "ATTEMPT", "TOPIC", "CHANGED", "DUE", "ERROR"}, rows)
 	p.more(list.NextPageToken != "", len(rows))
+	p.omitted(list.TenantsOmitted)
 }
 
 func (t *tool) outboxRetry() *cobra.Command {

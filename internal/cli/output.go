@@ -157,6 +157,13 @@ func (p *page) more(cut bool, shown int) {
 	}
 }
 
+// omitted writes that a list lacks jobs of some tenants, if it does.
+func (p *page) omitted(tenants bool) {
+	if tenants {
+		p.line("%s", p.style(faint, "Of more than 1,000 tenants, the list has the first 1,000 by name: use --tenant."))
+	}
+}
+
 // style is a colour or weight: a parameter of SGR in ECMA-48.
 type style string
 

@@ -32,12 +32,14 @@ type jobsPage struct {
 	Newer, Older string
 	// SearchedTo is how far a page has looked that is not full and has older ones.
 	SearchedTo api.Time
-	Filtered   bool
-	More       bool // A filter is set that is folded otherwise.
-	MayOperate bool
-	All        []diagnosis.Action // Actions on all jobs that match.
-	Ticked     []diagnosis.Action // Actions on those that are ticked.
-	Command    string
+	// TenantsOmitted says that jobs of some tenants are missing.
+	TenantsOmitted bool
+	Filtered       bool
+	More           bool // A filter is set that is folded otherwise.
+	MayOperate     bool
+	All            []diagnosis.Action // Actions on all jobs that match.
+	Ticked         []diagnosis.Action // Actions on those that are ticked.
+	Command        string
 }
 
 // listedJob is a job with a sentence about it.
@@ -162,6 +164,7 @@ func jobs(r *request) (view, error) {
 	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
+	data.TenantsOmitted = list.TenantsOmitted
 	data.More = len(f.Tags) > 0 ||
 		f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
 		!f.CreatedBefore.IsZero() || f.ended() ||

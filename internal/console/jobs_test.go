@@ -43,6 +43,19 @@ func TestJobs_ListsThemWithAFewWords(t *testing.T) {
 	b.asks(t, "GET /v1/jobs?tenant_id=tenant_a&created_before=2026-01-27T10%3A00%3A00.000Z&limit=50")
 }
 
+func TestJobs_SaysThatTenantsAreOmitted(t *testing.T) {
+	t.Parallel()
+	const said = "Choose a tenant to see all that it has."
+	for page, list := range map[string]func(omitted bool) any{
+		"/ui/jobs":   func(omitted bool) any { return api.JobPage{Jobs: []api.Job{runningJob()}, TenantsOmitted: omitted} },
+		"/ui/outbox": func(omitted bool) any { return api.OutboxPage{Outbox: []api.OutboxRow{}, TenantsOmitted: omitted} },
+	} {
+		call := map[string]string{"/ui/jobs": "GET /v1/jobs", "/ui/outbox": "GET /v1/admin/outbox"}[page]
+		has(t, newBrowser(t, map[string]any{call: list(true)}).get(t, page), said)
+		hasNot(t, newBrowser(t, map[string]any{call: list(false)}).get(t, page), said)
+	}
+}
+
 func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{runningJob()}}})

@@ -25,7 +25,9 @@ type outboxPage struct {
 	More   string
 	// SearchedTo is how far back the search got if it ended before the page was full.
 	SearchedTo api.Time
-	Command    string
+	// TenantsOmitted says that rows of some tenants are missing.
+	TenantsOmitted bool
+	Command        string
 	// Everywhere says that the user is an admin of all tenants.
 	Everywhere bool
 	// DeadLetters is the server's warning of replies that could not be handled; empty if there are none.
@@ -62,6 +64,7 @@ func outbox(r *request) (view, error) {
 	if len(list.Outbox) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
+	data.TenantsOmitted = list.TenantsOmitted
 	if data.Everywhere {
 		ready, _ := call[api.Readiness](r.api.GetReadiness(r.Context())) // The home page shows that the server is not ready.
 		for _, warning := range ready.Warnings {

@@ -65,10 +65,13 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		if orZero(params.Lane) < 0 {
 			return nil, invalid("parameter lane "+mustBeLane, nil)
 		}
-		listed, next, err := e.Jobs.ListOutbox(ctx, search.Filter{
+		listed, page, err := e.Jobs.ListOutbox(ctx, search.Filter{
 			TenantID: orZero(params.TenantID), Outbox: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane),
 		}, limit, at.after)
-		found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
+		found := api.OutboxPage{
+			Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(page.Next), SearchedTo: searchedTo(page.Next),
+			TenantsOmitted: page.TenantsOmitted,
+		}
 		for i, agg := range listed {
 			row, out := agg.Outbox, &found.Outbox[i]
 			*out = api.OutboxRow{

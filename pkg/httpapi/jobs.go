@@ -106,14 +106,17 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		if err != nil {
 			return nil, err
 		}
-		found, next, err := e.jobsFor(ctx).List(ctx, search.Filter{
+		found, page, err := e.jobsFor(ctx).List(ctx, search.Filter{
 			TenantID: orZero(params.TenantID), DocID: orZero(params.DocID), Tags: tags, State: statemachine.JobState(orZero(params.State)),
 			ProtocolID: orZero(params.ProtocolID), RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
 			Service: orZero(params.Service), StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode), Waiting: waiting,
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 			EndedAfter: orZero(params.EndedAfter).Time, EndedBefore: orZero(params.EndedBefore).Time,
 		}, limit, at.after)
-		list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
+		list := api.JobPage{
+			Jobs: make([]api.Job, len(found)), NextPageToken: at.token(page.Next), SearchedTo: searchedTo(page.Next),
+			TenantsOmitted: page.TenantsOmitted,
+		}
 		for i := range found {
 			list.Jobs[i] = JobOf(&found[i])
 		}

@@ -16,3 +16,6 @@ func (s *Service) SetMaxLive(n int) { s.maxLive = n }
 
 // SetMaxSearched sets the most index rows that are searched for one page.
 func (s *Service) SetMaxSearched(n int) { s.maxSearched = n }
+
+// SetMaxTenants sets how many tenants' jobs a list merges.
+func (s *Service) SetMaxTenants(n int) { s.maxTenants = n }

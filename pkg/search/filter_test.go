@@ -106,11 +106,11 @@ func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 	s.SetMaxSearched(100)
 	counter.Reset()
 	for after, page := "", 0; ; page++ {
-		found, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
+		found, follows, err := s.List(t.Context(), search.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
 		if err != nil || len(found) > 0 {
 			t.Fatalf("%d jobs, %v", len(found), err)
 		}
-		if after = next; after == "" {
+		if after = follows.Next; after == "" {
 			if page != ended/100 {
 				t.Errorf("%d pages", page)
 			}
@@ -180,16 +180,16 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 				})
 				s.SetMaxLive(100)
 				s.SetMaxSearched(100)
-				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 10, "")
+				page, follows, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 10, "")
 				var got []string
 				for i := range page {
 					got = append(got, page[i].Job.ID)
 				}
-				if diff := cmp.Diff(paused, got); diff != "" || err != nil || (next != "") != test.next {
-					t.Errorf("next %q, %v (-want +got):\n%s", next, err, diff)
+				if diff := cmp.Diff(paused, got); diff != "" || err != nil || (follows.Next != "") != test.next {
+					t.Errorf("next %q, %v (-want +got):\n%s", follows.Next, err, diff)
 				}
-				if test.next && !slices.Contains(newer, next) {
-					t.Errorf("the next page begins after %s", next)
+				if test.next && !slices.Contains(newer, follows.Next) {
+					t.Errorf("the next page begins after %s", follows.Next)
 				}
 				if took := time.Since(begun); took < min(test.takes, 5*time.Second) || took > 6*time.Second {
 					t.Errorf("the page took %s", took)

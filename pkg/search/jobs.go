@@ -25,13 +25,13 @@ type Service struct {
 	ended  *Ended
 	around Surroundings
 
-	maxLive, maxSearched int
+	maxLive, maxSearched, maxTenants int
 }
 
 // New returns a service on the ledger. ended wakes calls of [Service.Wait] when a job ends
 // in this process.
 func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
-	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched}
+	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched, maxTenants: maxTenants}
 }
 
 func (s *Service) finder() *Finder { return &Finder{Source: s.ledger, Live: s.around.Live} }

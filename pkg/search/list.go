@@ -55,14 +55,23 @@ func encodedSize(agg *Shown) int {
 	return size
 }
 
-// List returns one page of jobs, newest first, and the position to continue after, empty at
-// the end. A page with fewer jobs than the limit, or with none, is not the last one unless
-// the position is empty: the search for a page ends after 2,000 jobs, 20,000 index rows or
-// 5 s. Each job is read from its own rows. The errors are [*apierror.Error]s.
-func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
+// Page says what follows a page of a list, and what the list leaves out.
+type Page struct {
+	// Next is the position to continue after, empty at the end.
+	Next string
+	// TenantsOmitted reports that jobs of some tenants are missing, because more than 1,000 have had
+	// jobs: those of the first 1,000 by name are listed, and of others at most the live ones.
+	TenantsOmitted bool
+}
+
+// List returns one page of jobs, newest first. A page with fewer jobs than the limit, or with
+// none, is not the last one unless there is no position to continue after: the search for a page
+// ends after 2,000 jobs, 20,000 index rows or 5 s. Each job is read from its own rows. The errors
+// are [*apierror.Error]s.
+func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, Page, error) {
 	var found []Shown
 	size, firsts := 0, lineFirsts{}
-	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
+	page, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
 		shown, err := s.waiting(ctx, agg, firsts)
 		if err != nil || !f.waits(shown.Waiting.Reason) {
 			return false, err
@@ -72,7 +81,7 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		return len(found) == limit || size >= PageBytes(limit), nil
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, Page{}, err
 	}
 	jobs := make([]*statemachine.Job, len(found))
 	for i := range found {
@@ -82,36 +91,36 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	for i := range by {
 		found[i].SupersededBy = by[i]
 	}
-	return found, next, ledger.Problem(err)
+	return found, page, ledger.Problem(err)
 }
 
 // ListOutbox is [Service.List] for jobs with the outbox rows of their latest attempts. Unlike
 // List, it includes the outbox rows of ended jobs.
 func (s *Service) ListOutbox(ctx context.Context, f Filter, limit int, after string,
-) (found []*statemachine.Aggregate, next string, err error) {
+) (found []*statemachine.Aggregate, page Page, err error) {
 	f.HasOutbox = true
-	next, err = s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (bool, error) {
+	page, err = s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (bool, error) {
 		found = append(found, agg)
 		return len(found) == limit, nil
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, Page{}, err
 	}
-	return found, next, nil
+	return found, page, nil
 }
 
 // search calls add with the jobs that match, newest first, until the page is full or the
-// search has reached its bounds. It returns the position to continue after, empty at the end.
+// search has reached its bounds.
 func (s *Service) search(ctx context.Context, f *Filter, limit int, after string, add func(*statemachine.Aggregate) (full bool, err error),
-) (next string, err error) {
+) (page Page, err error) {
 	if err := f.check(after); err != nil {
-		return "", err
+		return Page{}, err
 	}
 	begun, searched, read, added, last, full := time.Now(), 0, 0, 0, "", false
 	mayAwait := f.ofLive() && s.ledger.Exclusive() && s.around.Live != nil && !s.liveKnown()
-	for hint, err := range s.candidates(ctx, f, limit, after) {
+	for hint, err := range s.candidates(ctx, f, limit, after, &page) {
 		if err != nil {
-			return "", ledger.Problem(err)
+			return Page{}, ledger.Problem(err)
 		}
 		searched++
 		// Skip a candidate that repeats: a job that has just ended may also be listed as live, and one whose
@@ -124,17 +133,20 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 				full, err = add(agg)
 			}
 			if err != nil {
-				return "", err
+				return Page{}, err
 			}
 		}
 		if full || searched >= s.maxSearched || read >= maxRead || time.Since(begun) >= searchTime {
 			if added == 0 && mayAwait {
-				return s.await(ctx, f, limit, hint.JobID, begun.Add(searchTime), add)
+				rest, err := s.await(ctx, f, limit, hint.JobID, begun.Add(searchTime), add)
+				rest.TenantsOmitted = rest.TenantsOmitted || page.TenantsOmitted
+				return rest, err
 			}
-			return hint.JobID, nil
+			page.Next = hint.JobID
+			return page, nil
 		}
 	}
-	return "", nil
+	return page, nil
 }
 
 // await continues a search that reached after and found nothing, in a process that does not
@@ -143,7 +155,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 // repeat them.
 func (s *Service) await(ctx context.Context, f *Filter, limit int, after string, until time.Time,
 	add func(*statemachine.Aggregate) (full bool, err error),
-) (next string, err error) {
+) (page Page, err error) {
 	const poll = 50 * time.Millisecond
 	for time.Now().Before(until) {
 		if s.liveKnown() {
@@ -152,7 +164,7 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 		select {
 		case <-time.After(poll):
 		case <-ctx.Done():
-			return "", ledger.Problem(ctx.Err())
+			return Page{}, ledger.Problem(ctx.Err())
 		}
 	}
 	parts, _ := s.around.Live(s.fits(f))
@@ -165,7 +177,7 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 			full, err = add(agg)
 		}
 	}
-	return after, err
+	return Page{Next: after}, err
 }
 
 // liveKnown reports whether the process knows all live jobs.
@@ -193,11 +205,11 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 }
 
 // candidates yields all jobs that may match the filter, newest first, some of them twice. It
-// ends after an error.
-func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
+// ends after an error, and sets what the page omits.
+func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string, page *Page) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
 		q := HintQuery{After: after, Page: limit}
-		live, listed, err := s.live(ctx, f, q)
+		live, listed, err := s.live(ctx, f, q, page)
 		if err != nil {
 			return err
 		}
@@ -213,7 +225,7 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 			}
 			return err == nil
 		}
-		for hint, failed := range s.indexed(ctx, f, listed, q) {
+		for hint, failed := range s.indexed(ctx, f, listed, q, page) {
 			if failed != nil {
 				return failed
 			}
@@ -228,7 +240,7 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 
 // indexed yields the candidates from the index. If liveListed is set, all live ones are
 // known without it.
-func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
+func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery, page *Page) iter.Seq2[Hint, error] {
 	switch {
 	case !liveListed:
 	case f.State != "" || len(f.Waiting) > 0 || f.Outbox == statemachine.OutboxPending: // No job ends with a row to publish.
@@ -241,21 +253,26 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 		q.States = []statemachine.JobState{statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled}
 	}
 	var err error
-	if q.Tenants, err = s.tenants(ctx, f); err != nil {
+	if q.Tenants, err = s.tenants(ctx, f, page); err != nil {
 		return func(yield func(Hint, error) bool) { yield(Hint{}, err) }
 	}
 	return f.Hints(ctx, s.ledger, q)
 }
 
-// tenants returns the tenants whose jobs may match.
-func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
+// tenants returns the tenants whose jobs may match, as many as can be merged.
+func (s *Service) tenants(ctx context.Context, f *Filter, page *Page) (tenants []string, err error) {
 	switch {
 	case f.TenantID != "":
 		return []string{f.TenantID}, nil
 	case f.CorrelationID != "":
-		return s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
+		tenants, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, s.maxTenants+1)
+	default:
+		tenants, err = s.ledger.Tenants(ctx, "", s.maxTenants+1)
 	}
-	return s.ledger.Tenants(ctx, "", maxTenants)
+	if len(tenants) > s.maxTenants {
+		tenants, page.TenantsOmitted = tenants[:s.maxTenants], true
+	}
+	return tenants, err
 }
 
 // keyed is a job with its sort key in the list, see [ledger.ListOrder].
@@ -267,13 +284,13 @@ const maxKey = "~"
 // live returns the live jobs of any age that may match, newest first, as many as one page may
 // read. listed is false if they must be found in the index of all jobs, because they are too
 // many or all jobs may match.
-func (s *Service) live(ctx context.Context, f *Filter, q HintQuery) (hints iter.Seq2[Hint, error], listed bool, err error) {
+func (s *Service) live(ctx context.Context, f *Filter, q HintQuery, page *Page) (hints iter.Seq2[Hint, error], listed bool, err error) {
 	none := func(func(Hint, error) bool) {}
 	switch {
 	case !f.ofLive():
 		return none, false, nil
 	case s.ledger.ListsLive() && f.Outbox != statemachine.OutboxPending:
-		if q.Tenants, err = s.tenants(ctx, f); err != nil {
+		if q.Tenants, err = s.tenants(ctx, f, page); err != nil {
 			return nil, false, err
 		}
 		return f.liveHints(ctx, s.ledger, q), true, nil

@@ -51,7 +51,7 @@ func pages(t *testing.T, s *search.Service, f search.Filter, limit int) []string
 	var ids []string
 	after := ""
 	for {
-		found, next, err := s.List(t.Context(), f, limit, after)
+		found, follows, err := s.List(t.Context(), f, limit, after)
 		musttest.NoError(t, err)
 		if len(found) > limit {
 			t.Errorf("a page of %d, limit %d", len(found), limit)
@@ -59,7 +59,7 @@ func pages(t *testing.T, s *search.Service, f search.Filter, limit int) []string
 		for _, agg := range found {
 			ids = append(ids, agg.Job.ID)
 		}
-		if after = next; after == "" {
+		if after = follows.Next; after == "" {
 			return ids
 		}
 	}
@@ -187,16 +187,16 @@ func TestList_FindsLiveStates(t *testing.T) {
 			var got []string
 			for after := ""; ; {
 				counter.Reset()
-				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 3, after)
+				page, follows, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 3, after)
 				musttest.NoError(t, err)
 				reads := counter.ScansOf(jobTable)
-				if reads > test.reads || reads < len(page) || len(page) == 0 && next != "" && reads < 2000 {
+				if reads > test.reads || reads < len(page) || len(page) == 0 && follows.Next != "" && reads < 2000 {
 					t.Errorf("a page of %d jobs after %q read %d jobs", len(page), after, reads)
 				}
 				for _, job := range page {
 					got = append(got, job.Job.ID)
 				}
-				if after = next; after == "" {
+				if after = follows.Next; after == "" {
 					break
 				}
 			}
@@ -267,9 +267,43 @@ func TestList_BoundsAFruitlessSearch(t *testing.T) {
 	change(t, l, ended, statemachine.Cancel{})
 	s := search.New(l.Ledger, &search.Ended{}, knowing(t, l))
 	s.SetMaxSearched(100)
-	page, next, err := s.List(t.Context(), search.Filter{Service: "none"}, 10, "")
-	if err != nil || len(page) > 0 || next != ended[99] {
-		t.Errorf("a page of %d jobs, next %q, want %q; %v", len(page), next, ended[99], err)
+	page, follows, err := s.List(t.Context(), search.Filter{Service: "none"}, 10, "")
+	if err != nil || len(page) > 0 || follows.Next != ended[99] {
+		t.Errorf("a page of %d jobs, next %q, want %q; %v", len(page), follows.Next, ended[99], err)
+	}
+}
+
+// A list that merges not the jobs of all tenants says so.
+func TestList_SaysThatTenantsAreOmitted(t *testing.T) {
+	t.Parallel()
+	l := ledgertest.Open(t, ledger.Config{Store: ledgertest.Split()})
+	for _, tenant := range []string{"t1", "t2", "t3"} {
+		cmd := ledgertest.Command(tenant, "")
+		cmd.Job.CorrelationID = "c"
+		change(t, l, []string{l.Submit(cmd)}, statemachine.Cancel{})
+	}
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
+	for name, test := range map[string]struct {
+		filter     search.Filter
+		maxTenants int
+		jobs       int
+		omitted    bool
+	}{
+		"all are merged":       {search.Filter{}, 3, 3, false},
+		"one is not":           {search.Filter{}, 2, 2, true},
+		"one is not, of a key": {search.Filter{CorrelationID: "c"}, 2, 2, true},
+		"a tenant is named":    {search.Filter{TenantID: "t3"}, 2, 1, false},
+		"jobs of one state":    {search.Filter{State: statemachine.JobCancelled}, 2, 2, true},
+	} {
+		s.SetMaxTenants(test.maxTenants)
+		found, page, err := s.List(t.Context(), test.filter, 10, "")
+		if err != nil || len(found) != test.jobs || page.TenantsOmitted != test.omitted {
+			t.Errorf("%s: %d jobs, %+v, %v", name, len(found), page, err)
+		}
+		rows, page, err := s.ListOutbox(t.Context(), test.filter, 10, "")
+		if err != nil || len(rows) != test.jobs || page.TenantsOmitted != test.omitted {
+			t.Errorf("%s: %d rows, %+v, %v", name, len(rows), page, err)
+		}
 	}
 }
 
@@ -371,7 +405,7 @@ func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 		l.Submit(cmd)
 	}
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
-	found, next, err := s.List(t.Context(), search.Filter{}, 10, "")
+	found, follows, err := s.List(t.Context(), search.Filter{}, 10, "")
 	size := 0
 	for i := range found {
 		encoded, err := json.Marshal(httpapi.JobOf(&found[i]))
@@ -379,8 +413,8 @@ func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 		size += len(encoded)
 	}
 	bound, most := search.PageBytes(10), search.PageBytes(1000)
-	if err != nil || next == "" || size < bound/2 || size > bound+50_000 || most > 4<<20 {
-		t.Errorf("a page of %d jobs has %d bytes, want %d: next %q, %v", len(found), size, bound, next, err)
+	if err != nil || follows.Next == "" || size < bound/2 || size > bound+50_000 || most > 4<<20 {
+		t.Errorf("a page of %d jobs has %d bytes, want %d: next %q, %v", len(found), size, bound, follows.Next, err)
 	}
 	if all := pages(t, s, search.Filter{}, 10); len(all) != 10 {
 		t.Errorf("all pages have %d jobs", len(all))

@@ -83,7 +83,7 @@ func TestListOutbox(t *testing.T) {
 					counter.Reset()
 					var got []string
 					for after, more := "", true; more; more = after != "" {
-						page, next, err := service.ListOutbox(t.Context(), test.filter, limit, after)
+						page, follows, err := service.ListOutbox(t.Context(), test.filter, limit, after)
 						if err != nil || len(page) > limit {
 							t.Fatalf("rows %s, live jobs %s: %d on a page of %d, %v", name, how, len(page), limit, err)
 						}
@@ -93,7 +93,7 @@ func TestListOutbox(t *testing.T) {
 							}
 							got = append(got, agg.Job.ID)
 						}
-						after = next
+						after = follows.Next
 					}
 					if diff := cmp.Diff(test.want, got); diff != "" {
 						t.Errorf("rows %s, live jobs %s, %d per page (-want +got):\n%s", name, how, limit, diff)
@@ -120,16 +120,16 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
 	counter.Reset()
-	page, next, err := s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxPending}, 10, "")
-	if reads := counter.ScansOf(jobTable); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
-		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), next, reads, err)
+	page, follows, err := s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxPending}, 10, "")
+	if reads := counter.ScansOf(jobTable); err != nil || follows.Next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
+		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), follows.Next, reads, err)
 	}
 	counter.Reset()
-	page, next, err = s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxFailedFinal}, 10, "")
-	if reads := counter.ScansOf(jobTable); err != nil || next == "" || len(page) != 0 || reads != 2000 {
-		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), next, reads, err)
+	page, follows, err = s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxFailedFinal}, 10, "")
+	if reads := counter.ScansOf(jobTable); err != nil || follows.Next == "" || len(page) != 0 || reads != 2000 {
+		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), follows.Next, reads, err)
 	}
-	if slices.Contains(waits, next) {
-		t.Errorf("the search ended at %q", next)
+	if slices.Contains(waits, follows.Next) {
+		t.Errorf("the search ended at %q", follows.Next)
 	}
 }

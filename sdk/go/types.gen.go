@@ -1866,6 +1866,10 @@ type JobPage struct {
 	//
 	// Example: 2026-01-27T10:00:00.000Z
 	SearchedTo time.Time `json:"searched_to,omitempty,omitzero"`
+
+	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
+	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 
 // JobState State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and

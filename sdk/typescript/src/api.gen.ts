@@ -3864,6 +3864,11 @@ export interface components {
              * @example 2026-01-27T10:00:00.000Z
              */
             searched_to?: string;
+            /**
+             * @description True if more than 1,000 tenants have had jobs and none is named: those of the first
+             *     1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+             */
+            tenants_omitted?: boolean;
         };
         /**
          * @description Where a rerun starts, from the failed step or from the first one.
@@ -4211,6 +4216,11 @@ export interface components {
              * @example 2026-01-27T10:00:00.000Z
              */
             searched_to?: string;
+            /**
+             * @description True if more than 1,000 tenants have had jobs and none is named: those of the first
+             *     1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+             */
+            tenants_omitted?: boolean;
         };
         /** @description Failed jobs of one step type, service and error code. */
         FailureGroup: {
