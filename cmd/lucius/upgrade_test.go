@@ -25,8 +25,9 @@ import (
 var updateStore = flag.Bool("store.update", false, "make the store of testdata/store again, of this version")
 
 // storeFile is a backup of a store with a job in each state, made by the version that first
-// had its layout: go test ./cmd/lucius -run TestUpgrade -store.update. It is made again only
-// with a new layout, under a new name; the old one stays for as long as it can be read.
+// had its layout: go test -tags integration ./cmd/lucius -run TestUpgrade_JobsGoOn
+// -store.update. It is made again only with a new layout, under a new name; the old one
+// stays for as long as it can be read.
 const storeFile = "testdata/store/layout-5.backup"
 
 // storeMade is a time before the store was made.
