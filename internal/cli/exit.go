@@ -40,12 +40,13 @@ const exitCodesHelp = `Every command exits with one of these codes:
     0  done
     1  the operation did not succeed: a job failed under --wait, an audit or a check found
        something, or a server could not start
-    2  the command line is wrong, the server rejected the request as invalid, or an audit
-       or a check could not be done
+    2  the command line is wrong, the server rejected the request as malformed (400, 413),
+       or an audit or a check could not be done
     3  not found
     4  not allowed: no valid token, or one that does not cover this
     5  the server cannot be reached, is unavailable or overloaded, or failed
-    6  refused because of the current state: a conflict, or a command that no protocol accepts
+    6  refused because of the current state or the content (409, 422): a conflict, or a
+       command that no protocol, or no schema of its protocol, accepts
     7  lucius attention found something
    70  the server detected an internal defect and stopped
   130  interrupted`
