@@ -7836,7 +7836,8 @@ type ClientInterface interface {
 
 	// GetRoot Find the documentation
 	//
-	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
+	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`, or to `/docs` if
+	// there is no console.
 	//
 	// Corresponds with GET / (the `GetRoot` operationId).
 	GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -9204,7 +9205,8 @@ type ClientInterface interface {
 
 // GetRoot Find the documentation
 //
-// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
+// Redirects a browser (any client that accepts HTML) to the console at `/ui/`, or to `/docs` if
+// there is no console.
 //
 // Corresponds with GET / (the `GetRoot` operationId).
 func (c *Client) GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -16733,7 +16735,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetRootWithResponse Find the documentation
 	//
-	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
+	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`, or to `/docs` if
+	// there is no console.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -23372,7 +23375,8 @@ func (r CompleteWorkBatchResponse) StatusCode() int {
 
 // GetRootWithResponse Find the documentation
 //
-// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
+// Redirects a browser (any client that accepts HTML) to the console at `/ui/`, or to `/docs` if
+// there is no console.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -1977,7 +1977,8 @@ export interface paths {
         };
         /**
          * Find the documentation
-         * @description Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
+         * @description Redirects a browser (any client that accepts HTML) to the console at `/ui/`, or to `/docs` if
+         *     there is no console.
          */
         get: operations["getRoot"];
         put?: never;
