@@ -351,7 +351,8 @@ export interface paths {
          *     match, or if they are large, a page may have fewer jobs than requested, or none, and
          *     still have a next page: continue until there is no `next_page_token`. For one page the
          *     server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
-         *     entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+         *     entries or 5 seconds; `searched_to` says how far it got. Without a tenant it merges the
+         *     jobs of at most 1,000; `tenants_omitted` says that there are more. It reads only those ended jobs
          *     that match. A server that is the only one on its store also reads only live jobs that
          *     match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
          *     page that would be empty takes up to 5 seconds, and may show jobs that a later page
