@@ -55,7 +55,7 @@ func TestWhatTheSDKMakesOfAFault(t *testing.T) {
 		"busy":                 {fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.ServerBusy}, false, fakeservicebus.ServerBusy, 6, 0, 0},
 		"busy once":            {fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.ServerBusy}, true, "", 2, 1, 0},
 		"timed out":            {fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.Timeout}, false, "timeout", 6, 0, 0},
-		"something else":       {fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: "amqp:internal-error"}, false, "connlost", 6, 0, 0},
+		"something else":       {fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.InternalError}, false, "connlost", 6, 0, 0},
 		"released":             {fakeservicebus.Fault{Effect: fakeservicebus.Release}, false, "", 1, 0, 0},
 		"modified":             {fakeservicebus.Fault{Effect: fakeservicebus.Modify}, false, "", 1, 0, 0},
 		"cut before":           {fakeservicebus.Fault{Effect: fakeservicebus.DropBefore}, false, "connlost", 6, 0, 0},

@@ -58,6 +58,7 @@ type Refusal struct {
 const (
 	NotFound            = "amqp:not-found"
 	UnauthorizedAccess  = "amqp:unauthorized-access"
+	InternalError       = "amqp:internal-error"
 	NotAllowed          = "amqp:not-allowed"
 	LimitExceeded       = "amqp:resource-limit-exceeded"
 	DetachForced        = "amqp:link:detach-forced"

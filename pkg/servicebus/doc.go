@@ -23,14 +23,17 @@
 //	success                           before the SDK reads them (see outcomeReader)
 //	an unknown rejection passes for   the same
 //	a broken connection
+//	so does an error of a link that   while a connection is open, the topic is blamed,
+//	the SDK does not know             not the whole bus
 //	a batch has one outcome           a batch that is rejected because of one message
 //	                                  is resent message by message
 //	an empty batch panics             none is sent
 //
-// The function verdict alone decides what an error blames:
+// The functions verdict and outcome alone decide what an error blames:
 //
 //	the message     too large (permanent), rejected
-//	the topic       missing, disabled, full, unauthorised, throttled, silent
+//	the topic       missing, disabled, full, unauthorised, throttled, silent, unknown errors
+//	                of its link
 //	the whole bus   no connection, no token
 //	unknown         timeout, and everything else
 //

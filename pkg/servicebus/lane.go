@@ -118,6 +118,11 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 // unanswered send proves nothing; after several in a row the topic is out of service.
 func (l *lane) outcome(ctx context.Context, err error) error {
 	outcome := verdict(ctx, l.topic, toSend, err)
+	// The SDK also takes an error of the topic that it does not know for a lost connection.
+	coded, ok := errors.AsType[*azservicebus.Error](err)
+	if ok && coded.Code == azservicebus.CodeConnectionLost && ctx.Err() == nil && l.publisher.bus.dialer.connected() {
+		outcome = &outbox.OutageError{Entity: l.topic, Err: coded}
+	}
 	if !errors.Is(outcome, outbox.ErrUncertain) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		l.silent.Store(0)
 		return outcome

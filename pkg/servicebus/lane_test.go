@@ -64,8 +64,8 @@ func TestLane_ResendsMessagesOfARejectedBatchAlone(t *testing.T) {
 			[]string{"0 1", "2 3"}, []string{"sent", "sent", "topic", "topic", "topic"},
 		},
 		{
-			"no connection", 1, 3, map[string]error{"1": coded(azservicebus.CodeConnectionLost)},
-			[]string{"0", "1"}, []string{"sent", "bus", "bus"},
+			"an error unknown to the SDK", 1, 3, map[string]error{"1": coded(azservicebus.CodeConnectionLost)},
+			[]string{"0", "1"}, []string{"sent", "topic", "topic"},
 		},
 		{
 			"an outcome that is not known", 1, 3, map[string]error{"1": io.ErrUnexpectedEOF},
@@ -306,6 +306,17 @@ func TestLane_AbandonedSendsCountAsSilence(t *testing.T) {
 		}
 		close(back)
 	})
+}
+
+// A lost connection is an outage of the whole bus.
+func TestLane_WithoutAConnectionTheBusIsOut(t *testing.T) {
+	t.Parallel()
+	p := connectedOrNot(t, false, func(_ context.Context, _ string, messages []*azservicebus.Message) (int, error) {
+		return len(messages), coded(azservicebus.CodeConnectionLost)
+	})
+	if diff := cmp.Diff([]string{"bus", "bus"}, meanings(p.Publish(t.Context(), directives("topic", 2)))); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
 }
 
 // Silence without a connection is an outage of the whole bus.

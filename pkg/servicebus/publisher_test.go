@@ -113,7 +113,7 @@ func TestPublisher_TheOutcomesAreInTheOrderOfTheMessages(t *testing.T) {
 		switch {
 		case topic == "missing":
 			return len(messages), coded(azservicebus.CodeNotFound)
-		case topic == "cut":
+		case topic == "sick":
 			return len(messages), coded(azservicebus.CodeConnectionLost)
 		case len(messages) > 1 || ids(messages) == "refused":
 			return len(messages), said("amqp:not-allowed")
@@ -123,10 +123,10 @@ func TestPublisher_TheOutcomesAreInTheOrderOfTheMessages(t *testing.T) {
 		return 1, nil
 	})
 	outcomes := p.Publish(t.Context(), []ledger.Message{
-		directive("here", "1"), directive("missing", "2"), directive("here", "refused"), directive("cut", "3"),
+		directive("here", "1"), directive("missing", "2"), directive("here", "refused"), directive("sick", "3"),
 		directive("missing", "4"), directive("here", "large"), directive("here", "5"),
 	})
-	want := []string{"sent", "missing", "rejected", "bus", "missing", "rejected for good", "sent"}
+	want := []string{"sent", "missing", "rejected", "sick", "missing", "rejected for good", "sent"}
 	if diff := cmp.Diff(want, meanings(outcomes)); diff != "" {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
 	}

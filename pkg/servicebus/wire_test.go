@@ -228,6 +228,46 @@ func TestWire_AMissingTopic(t *testing.T) {
 	published(t, publish(t, publisher, onTopic("global-bus-p1", 1)))
 }
 
+// A topic that refuses or closes its link with an error that the SDK takes for a lost connection
+// is out of service alone: the other topics are not.
+func TestWire_ATopicThatRefusesItsLink(t *testing.T) {
+	t.Parallel()
+	const sick = "global-bus-p1"
+	for _, condition := range []string{fakeservicebus.InternalError, "com.example:unheard-of"} {
+		for name, hooks := range map[string]fakeservicebus.Hooks{
+			"refuses": {OnAttach: func(address string) *fakeservicebus.Refusal {
+				if !strings.HasPrefix(address, sick) {
+					return nil
+				}
+				return &fakeservicebus.Refusal{Condition: condition, Description: "says the broker"}
+			}},
+			"closes": {OnSend: func(topic string, _ []string) fakeservicebus.Fault {
+				if topic != sick {
+					return fakeservicebus.Fault{}
+				}
+				return fakeservicebus.Fault{Effect: fakeservicebus.Detach, Condition: condition, Description: "says the broker"}
+			}},
+		} {
+			t.Run(name+" "+condition, func(t *testing.T) {
+				t.Parallel()
+				peer := namespaceOnWire(t, func(cfg *fakeservicebus.Config) {
+					cfg.Topics = append(cfg.Topics, fakeservicebus.Topic{Name: sick})
+				})
+				publisher := publisherOnWire(t, peer, nil)
+				peer.SetHooks(hooks)
+				for range 2 {
+					outcomes := publish(t, publisher, append(onTopic(sick, 1), onTopic(wireTopic, 1)...))
+					if !isOutageOf(sick)(outcomes[0]) || outcomes[1] != nil {
+						t.Errorf("%v", outcomes)
+					}
+				}
+				peer.SetHooks(fakeservicebus.Hooks{})
+				published(t, publish(t, publisher, onTopic(sick, 1)))
+			})
+		}
+	}
+}
+
 // A right is taken away while a link is open: its topic is out of service until it is back,
 // and the error says which right the server needs.
 func TestWire_ARightThatIsTakenAway(t *testing.T) {
