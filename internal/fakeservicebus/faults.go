@@ -97,8 +97,9 @@ type Hooks struct {
 	// is named by its path, is completed. Nil completes it.
 	OnSettle func(queue string) *Refusal
 	// OnRequest is called before a request on a $management link, which is named by its
-	// address, is executed. If it returns true, the request is neither executed nor answered.
-	OnRequest func(address, operation string) (silent bool)
+	// address, is executed. A fault, which is Silence or Detach, comes in the place of the
+	// execution and the answer.
+	OnRequest func(address, operation string) Fault
 	// OnAttach is called before a link to an address is attached, including
 	// $management links. Nil accepts the link.
 	OnAttach func(address string) *Refusal
@@ -119,7 +120,7 @@ func (s *Server) SetHooks(h Hooks) {
 		h.OnSettle = func(string) *Refusal { return nil }
 	}
 	if h.OnRequest == nil {
-		h.OnRequest = func(string, string) bool { return false }
+		h.OnRequest = func(string, string) Fault { return Fault{} }
 	}
 	if h.OnAttach == nil {
 		h.OnAttach = func(string) *Refusal { return nil }

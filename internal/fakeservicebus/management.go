@@ -63,20 +63,24 @@ func (c *connection) request(t *incoming) error {
 	if err != nil {
 		return err
 	}
-	answer, silent := c.server.answer, false
+	answer, fault := c.server.answer, Fault{}
 	if asked := t.link.requests; asked.topic == nil && asked.queue == nil {
 		answer = c.server.answerToken
 	} else {
-		silent = c.server.hooks.Load().OnRequest(t.link.address, r.operation)
+		fault = c.server.hooks.Load().OnRequest(t.link.address, r.operation)
 	}
 	var reply response
-	if !silent {
+	if fault.Effect == None {
 		reply = answer(t.link.requests, r)
 	}
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
+	if fault.Effect == Detach {
+		t.conclude(fault)
+		return nil
+	}
 	t.settle(outcome(outcomeAccepted))
-	if silent {
+	if fault.Effect == Silence {
 		return nil
 	}
 	for _, l := range t.link.session.links {

@@ -483,8 +483,11 @@ func TestWorker_CompletesBesideACallThatHangs(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)
 	var renewals atomic.Int64
-	b.SetHooks(fakeservicebus.Hooks{OnRequest: func(_, operation string) bool {
-		return operation == "com.microsoft:renew-lock" && renewals.Add(1) <= 2
+	b.SetHooks(fakeservicebus.Hooks{OnRequest: func(_, operation string) fakeservicebus.Fault {
+		if operation == "com.microsoft:renew-lock" && renewals.Add(1) <= 2 {
+			return fakeservicebus.Fault{Effect: fakeservicebus.Silence}
+		}
+		return fakeservicebus.Fault{}
 	}})
 	finish := map[string]chan struct{}{"quick": make(chan struct{}), "j": make(chan struct{})}
 	stop := b.work(func(ctx context.Context, task *lucius.Task) (any, error) {

@@ -89,7 +89,7 @@ type DeadLetters struct {
 type deadLane struct {
 	topic  string
 	open   func() (*azservicebus.Receiver, error)
-	peeker *azservicebus.Receiver
+	peeker *azservicebus.Receiver // replaced when the topic closes its links (see closesLink)
 }
 
 // NewDeadLetters returns the dead letters of the reply topics. It does not connect yet.
@@ -136,6 +136,12 @@ func (d *DeadLetters) peek(ctx context.Context, lane int) iter.Seq2[DeadLetter, 
 			peeking, cancel := context.WithTimeout(ctx, stepTimeout)
 			messages, err := l.peeker.PeekMessages(peeking, peekPage, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
 			cancel()
+			if closesLink(err) {
+				if again, openErr := l.open(); openErr == nil { // It fails if the bus is closed.
+					dispose(ctx, l.peeker)
+					l.peeker = again
+				}
+			}
 			if err != nil {
 				yield(DeadLetter{}, l.unread(err))
 				return

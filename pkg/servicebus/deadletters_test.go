@@ -220,6 +220,35 @@ func TestDeadLetters_StayWhenTheyCannotBeHandled(t *testing.T) {
 	}
 }
 
+// TestDeadLetters_AreCountedAfterTheTopicIsBack: a topic that is disabled or deleted closes its
+// links. Once it is back, its letters are counted.
+func TestDeadLetters_AreCountedAfterTheTopicIsBack(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{
+		fakeservicebus.EntityDisabled, fakeservicebus.NotFound, fakeservicebus.UnauthorizedAccess, fakeservicebus.DetachForced,
+	} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			m := newMorgue(t)
+			m.bury(t, 0, "one")
+			if err := m.Count(t.Context()); err != nil || m.Counted().Count != 1 {
+				t.Fatalf("at first %d: %v", m.Counted().Count, err)
+			}
+			m.peer.SetHooks(fakeservicebus.Hooks{OnRequest: func(string, string) fakeservicebus.Fault {
+				return fakeservicebus.Fault{Effect: fakeservicebus.Detach, Condition: condition, Description: "Disabled."}
+			}})
+			if err := m.Count(t.Context()); err == nil {
+				t.Error("counted while the topic closes the link")
+			}
+			m.peer.SetHooks(fakeservicebus.Hooks{})
+			m.bury(t, 0, "two")
+			if err := m.Count(t.Context()); err != nil || m.Counted().Count != 2 {
+				t.Errorf("afterwards %d: %v", m.Counted().Count, err)
+			}
+		})
+	}
+}
+
 // TestDeadLetters_StopWithTheirCaller: an interrupted command handles no further letters.
 func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	t.Parallel()

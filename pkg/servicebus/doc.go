@@ -13,9 +13,9 @@
 //	                                  drops the copy
 //	without retries it never          the SDK makes a few quick retries; the relay
 //	recovers                          makes the slow ones
-//	a sender whose link was closed   a new sender takes its place (see closesLink)
-//	with a final error returns it
-//	forever
+//	a sender or receiver whose link   a new one takes its place (see closesLink)
+//	was closed with a final error
+//	returns it forever
 //	a send may block forever, or     each send has a timeout; one that does not return
 //	longer than its context           is abandoned, the connections are cut, and a
 //	                                  topic has few permits for such sends

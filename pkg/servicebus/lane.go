@@ -168,19 +168,26 @@ func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (in
 	}
 	taken, err := sendOver(ctx, link, messages)
 	if closesLink(err) && s.opened.CompareAndSwap(link, nil) {
-		go func() { // It may wait for the broker.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-			defer cancel()
-			_ = link.Close(ctx) // Nothing uses it any more.
-		}()
+		dispose(ctx, link)
 	}
 	return taken, err
 }
 
+// dispose closes a sender or receiver that nothing uses any more, without waiting for the broker.
+func dispose(ctx context.Context, link interface {
+	Close(ctx context.Context) error
+}) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+		defer cancel()
+		_ = link.Close(ctx) // Nothing depends on it.
+	}()
+}
+
 // closesLink reports whether the topic may have closed the link with that error for good. The
 // SDK opens a link again only after errors that it retries. After another one, such as that of
-// a topic that is disabled, or of a right that is taken away, its sender returns the same
-// error for each message, also when the topic is back.
+// a topic that is disabled, or of a right that is taken away, its sender or receiver returns the
+// same error for each call, also when the topic is back.
 func closesLink(err error) bool {
 	if _, ok := errors.AsType[*amqp.LinkError](err); ok || errors.Is(err, azservicebus.ErrMessageTooLarge) {
 		return true
