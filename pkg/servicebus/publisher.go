@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,7 +127,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 		group.Go(func() {
 			batch := make([]*azservicebus.Message, len(indexes))
 			for n, i := range indexes {
-				batch[n] = messageOf(&messages[i], p.cfg.AckTimeout(&messages[i])+expiryMargin)
+				batch[n] = messageOf(&messages[i], min(p.cfg.AckTimeout(&messages[i])+expiryMargin, maxTimeToLive))
 			}
 			for n, err := range p.lane(topic).publish(ctx, batch) {
 				outcomes[indexes[n]] = err
@@ -137,9 +138,13 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 	return outcomes
 }
 
-// expiryMargin is how long after the ACK timeout a message expires on the bus, so
-// that copies of superseded attempts do not pile up.
-const expiryMargin = 30 * time.Second
+const (
+	// expiryMargin is how long after the ACK timeout a message expires on the bus, so
+	// that copies of superseded attempts do not pile up.
+	expiryMargin = 30 * time.Second
+	// maxTimeToLive is the longest time to live that AMQP can carry; go-amqp wraps a longer one.
+	maxTimeToLive = math.MaxUint32 * time.Millisecond
+)
 
 // messageOf returns the directive as a message of the bus. Its message id names the
 // attempt, so that duplicate detection drops a copy; the SDK would make a new id for

@@ -128,6 +128,18 @@ func TestWire_ADirectiveAsTheWorkerSeesIt(t *testing.T) {
 	}
 }
 
+// AMQP carries a time to live of 49.7 days at most: a longer one does not wrap around to a short one.
+func TestWire_ALongAckTimeout(t *testing.T) {
+	t.Parallel()
+	peer := namespaceOnWire(t, nil)
+	messages := onTopic(wireTopic, 1)
+	messages[0].AckTimeout = 1200 * time.Hour
+	published(t, publish(t, publisherOnWire(t, peer, nil), messages))
+	if life := peer.Messages(wireWorker)[0].TimeToLive; life < 1193*time.Hour {
+		t.Errorf("it lives for %s", life)
+	}
+}
+
 // Many rows are sent in few transfers, in order, and arrive once, even if they are
 // published again, as after an unknown outcome.
 func TestWire_BatchesAndCopies(t *testing.T) {
