@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,7 @@ func (c *claim) wait(ctx context.Context, w *waiter, deadline <-chan time.Time) 
 	poll := time.NewTimer(c.q.poll)
 	defer poll.Stop()
 	w.park()
+	c.damaged = 0
 	select {
 	case <-w.signal:
 	case <-poll.C:
@@ -158,10 +160,11 @@ func (c *claim) given(ctx context.Context, item *ledger.Claimed) ([]View, error)
 type claim struct {
 	*ClaimRequest
 
-	q      *Queue
-	digest string
-	memory *memory // as it was last read, nil if there is none
-	looked bool    // a try has read the whole index
+	q       *Queue
+	digest  string
+	memory  *memory // as it was last read, nil if there is none
+	looked  bool    // a try has read the whole index
+	damaged int     // how often it met items whose rows cannot be read, since it last waited
 	// repeated says that the request may have been made before, here or at another
 	// replica. The commit of a claim detects a repeat by itself.
 	repeated bool
@@ -311,7 +314,7 @@ func (c *claim) asked() *ledger.Claim {
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	var held []View // by an earlier try
 	c.lacked = map[admission.Scope]int{}
-	for tries := 1; ; tries++ {
+	for tries := 1; c.damaged <= maxDamaged; tries++ {
 		if c.repeated {
 			views, state, err := c.earlier(ctx, held)
 			switch {
@@ -348,11 +351,23 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 		}
 		c.repeated = true
 	}
+	return nil, false, nil
 }
 
-// maxUnremembered bounds a claim's tries to write its memory when the store reports a row
-// from another try, but no such row can be read.
-const maxUnremembered = 5
+const (
+	// maxUnremembered bounds a claim's tries to write its memory when the store reports a row
+	// from another try, but no such row can be read.
+	maxUnremembered = 5
+	// maxDamaged bounds how often a claim meets damaged items before it waits: all may be, as after
+	// the downgrade of a replica, and the claim must not read them one after the other.
+	maxDamaged = 5
+)
+
+// passes reports whether an error that kept an item from its claim concerns the store, or this
+// moment. Any other is a fault of the item's own rows, which an operator must repair.
+func passes(err error) bool {
+	return errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown)
+}
 
 // claim claims the hints' items. It returns none if none could be claimed, and
 // [ledger.ErrClaimKnown] if the same request came before or may have: its memory has the
@@ -376,12 +391,17 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		}
 		return nil, err
 	}
-	fresh := false // A commit has shown that this is the first try of the request.
+	var damage error // of the first item that is damaged
+	fresh := false   // A commit has shown that this is the first try of the request.
 	for i := range outcomes {
 		one := &outcomes[i]
+		damaged := one.Err != nil && !passes(one.Err)
 		fresh = fresh || one.Standing == ledger.HintNamed && one.Err == nil && !one.Known
-		c.settleToken(&one.Hint, one.Err != nil || one.Standing == ledger.HintNamed && !one.Known)
+		c.settleToken(&one.Hint, !damaged && (one.Err != nil || one.Standing == ledger.HintNamed && !one.Known))
 		switch {
+		case damaged:
+			damage = cmp.Or(damage, one.Err)
+			q.mirror.setAside(&one.Hint, false)
 		case one.Err != nil:
 			err = one.Err
 			q.mirror.setAside(&one.Hint, true)
@@ -395,6 +415,10 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		default: // The claim had enough, or claimed it before: its memory tells.
 			q.mirror.putBack(&one.Hint)
 		}
+	}
+	if damage != nil {
+		c.damaged++
+		q.logger.ErrorContext(ctx, "work item cannot be claimed, others are", "error", damage)
 	}
 	q.expire(ctx, 1)
 	if !fresh && !c.repeated && (len(views) > 0 || err != nil) {

@@ -3,6 +3,7 @@ package workqueue_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,12 @@ func reopen(t testing.TB, store tablestore.Store) *bundle {
 // reopenWith is [reopen] with a limit of the mirror and settings of the ledger.
 func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit int) *bundle {
 	t.Helper()
+	return reopenLogged(t, store, cfg, limit, nil)
+}
+
+// reopenLogged is [reopenWith] with a log.
+func reopenLogged(t testing.TB, store tablestore.Store, cfg ledger.Config, limit int, log *slog.Logger) *bundle {
+	t.Helper()
 	b := &bundle{ctx: t.Context(), store: store, mirror: workqueue.NewMirror(limit)}
 	b.heldTenant.Store("")
 	b.heldProtocol.Store("")
@@ -65,7 +72,7 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
 	b.ledger = ledgertest.Open(t, cfg)
 	b.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
-		Ledger: b.ledger.Ledger, Store: store, Mirror: b.mirror,
+		Ledger: b.ledger.Ledger, Store: store, Mirror: b.mirror, Logger: log,
 		Held: func(target statemachine.Target) bool {
 			return target.ProtocolID != "" && target.ProtocolID == b.heldProtocol.Load()
 		},
