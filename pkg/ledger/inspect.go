@@ -51,7 +51,7 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) (fi
 			continue
 		}
 		err = fmt.Errorf("inspect job %s: %w", finding.JobID, err)
-		if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) || ctx.Err() != nil {
+		if isOutage(err) || ctx.Err() != nil {
 			return findings, "", err
 		}
 		bad = errors.Join(bad, err)
@@ -234,24 +234,25 @@ type ReadyWalk struct {
 // InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves the
 // walk forward. It returns how many hints it saw, how many it repaired, and whether the
 // walk reached its end and will start over. Rows and jobs that cannot be read are skipped
-// and returned as an error; any other error ends the page.
+// and returned as an error; an outage of the store ends the page.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 ) (seen, repaired int, ended bool, err error) {
 	if len(w.work) == 0 {
 		if w.work, err = l.WorkClasses(ctx); err != nil || len(w.work) == 0 {
-			return 0, 0, err == nil, err
+			return 0, 0, !isOutage(err), err
 		}
 	}
 	hints, more, bad, err := l.ReadyHints(ctx, w.work[0], w.shard, w.from, "", limit)
-	if err != nil {
+	if isOutage(err) {
 		return 0, 0, false, err
 	}
+	bad = errors.Join(bad, err) // A row that the store cannot decode hides the rest of its shard.
 	for i := range hints {
 		fixed, err := l.InspectHint(ctx, hints[i])
 		if err != nil {
 			err = fmt.Errorf("inspect the hint of work item %s: %w", hints[i].WorkID, err)
 		}
-		if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
+		if isOutage(err) {
 			return seen, repaired, false, err
 		}
 		bad = errors.Join(bad, err)
@@ -268,4 +269,9 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 		w.shard, w.work = 0, w.work[1:]
 	}
 	return seen, repaired, len(w.work) == 0, bad
+}
+
+// isOutage reports whether the store did not answer, rather than with a row that cannot be read.
+func isOutage(err error) bool {
+	return errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown)
 }

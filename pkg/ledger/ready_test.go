@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -333,6 +334,43 @@ func TestReady_AMissingHintIsRestored(t *testing.T) {
 			t.Errorf("hints are %+v", hints)
 		}
 	})
+}
+
+// A part of the index that the store cannot decode is reported, and does not stop the walk: the
+// reconciler would inspect no job any more. An outage stops it.
+func TestInspectReady_GoesPastAPageThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for partition, seen := range map[string]int{"ready:ones:ONE:000": 1, "catalog": 0} {
+		for fault, ends := range map[error]bool{tablestore.ErrCorrupt: true, tablestore.ErrUnavailable: false} {
+			t.Run(partition+"/"+fault.Error(), func(t *testing.T) {
+				t.Parallel()
+				b := pulling(t, split())
+				b.Submit(command("a"))
+				other := command("b")
+				other.Steps[0].Service = "others"
+				b.Submit(other)
+				b.store.Store = storetest.Hooked(b.store.Store,
+					func(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+						if r.Query.Partition == partition {
+							return fault
+						}
+						return do(ctx)
+					})
+				var walk ledger.ReadyWalk
+				ended, reported, hints := false, false, 0
+				for page := 0; page < 20 && !ended; page++ {
+					var n int
+					var err error
+					n, _, ended, err = b.InspectReady(t.Context(), &walk, 10)
+					hints += n
+					reported = reported || errors.Is(err, fault)
+				}
+				if !reported || ended != ends || ends && hints != seen {
+					t.Errorf("reported %t, ended %t, %d hints", reported, ended, hints)
+				}
+			})
+		}
+	}
 }
 
 // A corrupt row of the index is reported, and stops neither the page nor the walk.
