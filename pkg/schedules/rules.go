@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// onTime is how old an occurrence may be to be fired whatever the policy.
+	// onTime is how old an occurrence may be to be fired whatever the policy. Ages begin when its jitter is over.
 	onTime = 60 * time.Second
 	// startWindow is how long an occurrence is tried that is refused for a passing reason, unless the next one comes
 	// earlier.
@@ -36,7 +36,7 @@ type pass struct {
 //	invariant: the occurrences of a pass are consecutive, and the first is head.Next
 func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle bool) (p pass) {
 	def, next := &sc.def, sc.Next
-	horizon := now.Add(-max(def.CatchUp.Window, startWindow)).Truncate(time.Second)
+	horizon := now.Add(-max(def.CatchUp.Window, startWindow) - def.Jitter).Truncate(time.Second)
 	if !next.IsZero() && !next.After(horizon) && !next.Equal(sc.Trying) {
 		p.many = &Fire{From: next, ScheduledFor: horizon}
 		next, _ = cal.Next(horizon)
@@ -54,7 +54,8 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle bool) (p pas
 	}
 	for i, at := range times {
 		one := step{at: at, detail: "was not fired in time"}
-		switch age := now.Sub(at); {
+		age := now.Sub(at) - calendar.Jitter(sc.id, at, def.Jitter) // Negative if a change settles it before its jitter is over.
+		switch {
 		case at.Equal(sc.Trying) && !now.Before(sc.tryUntil(cal)):
 			one.detail = "was refused until its start window was over: " + sc.TryDetail
 		case age <= onTime, at.Equal(sc.Trying):
@@ -63,7 +64,7 @@ func (sc *stored) due(cal *calendar.Calendar, now time.Time, settle bool) (p pas
 		case def.CatchUp.Policy == CatchUpAll, def.CatchUp.Policy == CatchUpLast && i == len(times)-1:
 			one.fire = true
 		}
-		p.add(one, !one.fire && now.Sub(at) > startWindow && !at.Equal(sc.Trying))
+		p.add(one, !one.fire && age > startWindow && !at.Equal(sc.Trying))
 	}
 	if many := p.many; many != nil && many.From.Equal(many.ScheduledFor) {
 		p.many, p.steps = nil, append([]step{{at: many.From, detail: "was not fired in time"}}, p.steps...)

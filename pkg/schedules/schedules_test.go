@@ -297,6 +297,23 @@ func TestSchedule_AfterADowntimeFollowsItsPolicy(t *testing.T) {
 	}
 }
 
+// An occurrence is on time when its jitter is over, however long that is.
+func TestSchedule_JitterIsNoLateness(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []schedules.CatchUpPolicy{schedules.CatchUpNone, schedules.CatchUpLast, schedules.CatchUpAll} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(_ *testing.T, h *house) {
+				def := minutely()
+				def.Every, def.Jitter, def.CatchUp = time.Hour, 30*time.Minute, schedules.CatchUp{Policy: policy, Window: time.Minute}
+				h.create(def)
+				h.run(3*time.Hour + 30*time.Minute)
+				h.want(fired, fired, fired, fired)
+			})
+		})
+	}
+}
+
 func TestSchedule_RecordsALongDowntimeInOneRow(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
