@@ -322,3 +322,40 @@ func TestSchedule_AChangeThatFailsDecidesNothing(t *testing.T) {
 		h.want(fired, fired)
 	})
 }
+
+// failsOnce is a store on which the first commit of a schedule fails, and never lands.
+type failsOnce struct {
+	tablestore.Store
+
+	err    error
+	failed func()
+}
+
+func (s *failsOnce) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if failed := s.failed; batch[0].Key.Row == "HEAD" && failed != nil {
+		s.failed = nil
+		failed()
+		return nil, s.err
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A create that fails gives the name back, also if it failed because the caller left.
+func TestSchedule_ACreateThatFailsCanBeRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{tablestore.ErrUnavailable, tablestore.ErrUnknown} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				ctx, leave := context.WithCancel(t.Context())
+				failing := h.beside(&failsOnce{h.jobs.Store, failure, leave})
+				if _, err := failing.ctl.Create(ctx, minutely(), "ops"); !errors.Is(err, failure) {
+					t.Fatalf("the create: %v", err)
+				}
+				h.create(minutely())
+				h.run(2 * time.Minute)
+				h.want(fired, fired)
+			})
+		})
+	}
+}

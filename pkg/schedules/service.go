@@ -65,6 +65,9 @@ func New(cfg Config) (*Service, error) {
 	return &Service{cfg: cfg, table: tables.Cron, entries: tables.Schedule}, nil
 }
 
+// undoTime bounds the work after a create that failed.
+const undoTime = 5 * time.Second
+
 // Change is a request to change a schedule.
 type Change struct {
 	TenantID, Name string
@@ -101,7 +104,24 @@ func (s *Service) Create(ctx context.Context, def Definition, actor string) (*Sc
 	case errors.Is(err, tablestore.ErrConflict): // It was slow, and its name was taken.
 		return nil, errors.Join(tablestore.ErrUnavailable, err)
 	}
+	s.undoCreate(ctx, sc.id, &def, err)
 	return nil, err
+}
+
+// undoCreate frees the name that a create took which then failed with that error, so that a repeat finds it free. If this fails,
+// too, the name is free after orphanGrace.
+func (s *Service) undoCreate(ctx context.Context, id string, def *Definition, failed error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime) // The context may have ended, which made it fail.
+	defer cancel()
+	if errors.Is(failed, tablestore.ErrUnknown) { // A late commit becomes impossible, unless it has landed.
+		if s.abandon(ctx, id) != nil {
+			return
+		}
+		if sc, err := s.loadHead(ctx, id); err != nil || sc.State != Deleted {
+			return
+		}
+	}
+	_ = s.freeName(ctx, id, def.TenantID, def.Name)
 }
 
 // takeName writes the row of the schedule's name. It replaces that of a schedule that is deleted, or was never made.
@@ -397,16 +417,19 @@ func (s *Service) Delete(ctx context.Context, change Change) error {
 			return fmt.Errorf("shorten the list of losses: %w", err)
 		}
 	}
-	named, tag, err := s.named(ctx, change.TenantID, change.Name)
+	return s.freeName(ctx, sc.id, change.TenantID, change.Name)
+}
+
+// freeName deletes the name of a schedule, unless another has taken it.
+func (s *Service) freeName(ctx context.Context, id, tenantID, name string) error {
+	named, tag, err := s.named(ctx, tenantID, name)
 	switch {
-	case errors.Is(err, ErrNotFound), err == nil && named.ID != sc.id:
+	case errors.Is(err, ErrNotFound), err == nil && named.ID != id:
 		return nil
 	case err != nil:
 		return err
 	}
-	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Delete, Key: s.nameKey(change.TenantID, change.Name), ETag: tag,
-	}})
+	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: s.nameKey(tenantID, name), ETag: tag}})
 	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 		return fmt.Errorf("free the name of a schedule: %w", err)
 	}
