@@ -359,3 +359,88 @@ func TestSchedule_ACreateThatFailsCanBeRepeatedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// meetsAnother is a store on which another change comes just before the first commit of a schedule.
+type meetsAnother struct {
+	tablestore.Store
+
+	another func()
+}
+
+func (s *meetsAnother) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if another := s.another; batch[0].Key.Row == "HEAD" && another != nil {
+		s.another = nil
+		another()
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A change that expects no revision is made after another one that came at the same time. One that expects a revision is not.
+func TestSchedule_AChangeAfterAnotherThatCameFirst(t *testing.T) {
+	t.Parallel()
+	hourly := minutely()
+	hourly.Every = time.Hour
+	type act func(h *house, change schedules.Change) error
+	pause := func(h *house, change schedules.Change) error {
+		_, err := h.ctl.Pause(h.t.Context(), change)
+		return err
+	}
+	resume := func(h *house, change schedules.Change) error {
+		_, err := h.ctl.Resume(h.t.Context(), change)
+		return err
+	}
+	edit := func(h *house, change schedules.Change) error {
+		_, err := h.ctl.Edit(h.t.Context(), change, hourly)
+		return err
+	}
+	// race returns what the second got, and the schedule after it.
+	race := func(h *house, paused bool, first, second act, expects bool) (now *schedules.Schedule, err error) {
+		change := nightly
+		before := h.create(minutely())
+		if paused {
+			if before, err = h.ctl.Pause(h.t.Context(), change); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+		slow := h.beside(&meetsAnother{Store: h.jobs.Store, another: func() {
+			if err := first(h, nightly); err != nil {
+				h.t.Error(err)
+			}
+		}})
+		if expects {
+			change.Rev = before.Rev
+		}
+		err = second(slow, change)
+		now, getErr := h.ctl.Get(h.t.Context(), "acme", "nightly")
+		if getErr != nil {
+			h.t.Fatal(getErr)
+		}
+		return now, err
+	}
+	for name, test := range map[string]struct {
+		paused        bool // at the beginning
+		first, second act
+		rev           int64
+		state         schedules.State
+	}{
+		"a pause after a pause":   {false, pause, pause, 2, schedules.Paused},
+		"an edit after a pause":   {false, pause, edit, 3, schedules.Paused},
+		"a pause after an edit":   {false, edit, pause, 3, schedules.Paused},
+		"a resume after a resume": {true, resume, resume, 3, schedules.Active},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				now, err := race(h, test.paused, test.first, test.second, false)
+				if err != nil || now.Rev != test.rev || now.State != test.state {
+					t.Errorf("%v; the schedule is %s at rev %d, want %s at %d", err, now.State, now.Rev, test.state, test.rev)
+				}
+			})
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				if _, err := race(h, test.paused, test.first, test.second, true); !errors.Is(err, schedules.ErrRevConflict) {
+					t.Errorf("with the revision before the first: %v", err)
+				}
+			})
+		})
+	}
+}

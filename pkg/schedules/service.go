@@ -195,9 +195,10 @@ func (s *Service) landed(ctx context.Context, sc *stored, err error) bool {
 	return err == nil && now.Operation == sc.Operation
 }
 
-// change decides what is due or claimed, and then changes HEAD as the function says, which returns the rows to write with it.
+// change decides what is due or claimed, and then changes HEAD as the function says, which returns the rows to write with it. A
+// schedule that has the state already is left as it is.
 func (s *Service) change(
-	ctx context.Context, c *Change, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
+	ctx context.Context, c *Change, already State, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
 ) (*stored, error) {
 	sc, err := s.find(ctx, c.TenantID, c.Name)
 	if err != nil {
@@ -206,7 +207,7 @@ func (s *Service) change(
 	if c.Rev != 0 && c.Rev != sc.Rev {
 		return nil, ErrRevConflict
 	}
-	rev, tried := sc.Rev, ""
+	rev, tried := sc.Rev, "" // tried is the last operation whose outcome was unknown.
 	var decided decisions
 	err = tablestore.Retry(ctx, s.cfg.Random, func() (err error) {
 		if sc, err = s.load(ctx, sc.id); err != nil {
@@ -217,10 +218,13 @@ func (s *Service) change(
 			return nil
 		case sc.State == Deleted:
 			return ErrNotFound
-		case sc.Rev != rev:
+		case sc.Rev != rev && (c.Rev != 0 || tried != ""): // The change may have landed under that of another.
 			return ErrRevConflict
+		case sc.State == already:
+			decided = decisions{}
+			return nil
 		}
-		decided = decisions{}
+		rev, decided = sc.Rev, decisions{}
 		if err := s.settleDue(ctx, sc, &decided); err != nil {
 			return again(err)
 		}
@@ -237,8 +241,11 @@ func (s *Service) change(
 			sc.Last = now
 		}
 		err = s.commit(ctx, sc, time.Time{}, append(rows, decided.rows...)...)
-		if tried = sc.Operation; s.landed(ctx, sc, err) {
+		if s.landed(ctx, sc, err) {
 			return nil
+		}
+		if errors.Is(err, tablestore.ErrUnknown) {
+			tried = sc.Operation
 		}
 		return again(err)
 	})
@@ -321,7 +328,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 	} else if (change.Rev == 0 || change.Rev == now.Rev) && now.State != Completed && now.def.equals(&def) {
 		return now.view(), nil
 	}
-	sc, err := s.change(ctx, &change, func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+	sc, err := s.change(ctx, &change, "", func(sc *stored, now time.Time) ([]tablestore.Op, error) {
 		var rows []tablestore.Op
 		if sc.State == Paused {
 			if rows, err = s.recordPause(sc, now, change.Actor); err != nil {
@@ -389,14 +396,8 @@ func (s *Service) recordPause(sc *stored, now time.Time, actor string) ([]tables
 func (s *Service) turn(
 	ctx context.Context, c *Change, state State, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
 ) (*Schedule, error) {
-	sc, err := s.find(ctx, c.TenantID, c.Name)
+	sc, err := s.change(ctx, c, state, apply)
 	if err != nil {
-		return nil, err
-	}
-	if sc.State == state && (c.Rev == 0 || c.Rev == sc.Rev) {
-		return sc.view(), nil
-	}
-	if sc, err = s.change(ctx, c, apply); err != nil {
 		return nil, err
 	}
 	return sc.view(), nil
@@ -404,7 +405,7 @@ func (s *Service) turn(
 
 // Delete deletes a schedule. Its jobs go on. It returns [ErrNotFound] and [ErrRevConflict].
 func (s *Service) Delete(ctx context.Context, change Change) error {
-	sc, err := s.change(ctx, &change, func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
+	sc, err := s.change(ctx, &change, "", func(sc *stored, _ time.Time) ([]tablestore.Op, error) {
 		sc.stop(Deleted)
 		return nil, nil
 	})
