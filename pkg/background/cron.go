@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // cronDeadline bounds the work on one schedule: a command that hangs delays no other schedule for longer, and 15 not at
@@ -84,11 +85,14 @@ func (c *Cron) RunOnce(ctx context.Context) (pass Pass, err error) {
 	return pass, err
 }
 
-// act works on one entry.
+// act works on one entry. If another process was faster, that is no failure: it has done what was due.
 func (c *Cron) act(ctx context.Context, entry ledger.Entry) error {
 	bounded, cancel := context.WithTimeout(ctx, cronDeadline)
 	defer cancel()
 	_, err := c.cfg.Schedules.Act(bounded, entry)
+	if errors.Is(err, tablestore.ErrConflict) || errors.Is(err, ledger.ErrClaimConflict) {
+		return nil
+	}
 	if err != nil && ctx.Err() == nil {
 		c.cfg.Logger.WarnContext(ctx, "schedule not fired", "schedule_id", entry.JobID, "error", err)
 	}

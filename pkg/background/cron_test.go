@@ -15,6 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // dueSchedules are the schedules that are due. That of the id "hangs" hangs until its context ends; work on another takes some time,
@@ -24,6 +25,7 @@ type dueSchedules struct {
 	ids   []string // sorted; small, since firing one moves those after it
 	takes time.Duration
 	fails bool
+	races error // of each work: another process was faster
 	acts  int
 	fired map[string]time.Duration // when, since the start
 	start time.Time
@@ -66,7 +68,7 @@ func (d *dueSchedules) Act(ctx context.Context, entry ledger.Entry) (ledger.Fire
 	if at, found := slices.BinarySearch(d.ids, entry.JobID); found {
 		d.ids = slices.Delete(d.ids, at, at+1)
 	}
-	return ledger.Acted, nil
+	return ledger.Acted, d.races
 }
 
 // A schedule that hangs delays no other one. Its deadline is logged, but not that the server stops.
@@ -140,6 +142,37 @@ func TestCron_KeepsItsIntervalWhileWorkFails(t *testing.T) {
 			t.Errorf("%d schedules were tried in 4 s, want 64", d.acts)
 		}
 	})
+}
+
+// If another process was faster, nothing is logged, and the next pass follows as after work that succeeds.
+func TestCron_ALostRaceIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []error{tablestore.ErrConflict, ledger.ErrClaimConflict} {
+		t.Run(lost.Error(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := dueNow("one", "two")
+				d.takes, d.races = 50*time.Millisecond, fmt.Errorf("change schedule: %w", lost)
+				var log bytes.Buffer
+				cron, err := background.NewCron(background.CronConfig{
+					Schedules: d, Parallel: 1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				loop := cron.Loop()
+				loop.Interval = time.Hour
+				if err := loop.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if d.acts != 2 || log.Len() > 0 {
+					t.Errorf("%d of 2 schedules were worked on in the first interval; logged: %s", d.acts, &log)
+				}
+			})
+		})
+	}
 }
 
 // runFor runs the loop that fires schedules for a time.
