@@ -144,7 +144,7 @@ func (sc *stored) plan(request *BackfillRequest, now time.Time) (*Backfill, erro
 	sum := sha256.Sum256([]byte(request.Key))
 	b := &Backfill{
 		ID: hex.EncodeToString(sum[:16]), Version: sc.Version, Repeat: request.Repeat, Due: now, CreatedAt: now,
-		From: request.From.UTC().Add(time.Second - 1).Truncate(time.Second), To: request.To.UTC().Truncate(time.Second),
+		From: request.From.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond), To: request.To.UTC().Truncate(time.Millisecond),
 		MilliRate: 1000 * MaxRate, Actor: request.Actor, Reason: request.Reason,
 	}
 	if request.Rate != 0 {
@@ -154,9 +154,9 @@ func (sc *stored) plan(request *BackfillRequest, now time.Time) (*Backfill, erro
 		b.MilliRate = int(math.Round(1000 * request.Rate))
 	}
 	if b.AskedTo = b.To; request.To.IsZero() || b.To.After(sc.Last) { // What comes later is not decided yet.
-		b.To = sc.Last.Truncate(time.Second)
+		b.To = sc.Last
 	}
-	b.Cursor = b.From.Add(-time.Second)
+	b.Cursor = b.From.Add(-time.Millisecond)
 	return b, nil
 }
 

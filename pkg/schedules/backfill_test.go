@@ -84,6 +84,24 @@ func onEachBackfill(t *testing.T, test func(t *testing.T, h *house, request sche
 	}
 }
 
+// The times of an interval whose start has a fraction of a second have it, too.
+func TestBackfill_KeepsToFractionsOfASecond(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		begin := time.Now()
+		def := minutely()
+		def.Every, def.StartAt, def.CatchUp.Policy = 2*time.Minute, begin.Add(700*time.Millisecond), schedules.CatchUpNone
+		h.create(def)
+		time.Sleep(11*time.Minute + 50*time.Second)
+		h.pass()
+		h.want(missed, missed, missed, missed, missed, missed)
+		h.backfill(schedules.BackfillRequest{Change: nightly, From: begin.Add(2*time.Minute + time.Second), Key: "k"})
+		h.run(5 * time.Second)
+		h.wantBackfill(counts{Total: 4, Fired: 4, Done: true})
+		h.want(missed, missed, fired, fired, fired, fired)
+	})
+}
+
 func TestBackfill_FiresWhatHasNoJob(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
