@@ -142,12 +142,10 @@ func (e *endpoints) RunSchedule(
 		if err != nil {
 			return nil, err
 		}
-		if key == "" {
-			key = rand.Text()
-		}
-		fire, replayed, err := e.Schedules.Run(ctx, e.scheduleChange(ctx, tenantID, name, request.ExpectedRev), key)
+		change := e.scheduleChange(ctx, tenantID, name, request.ExpectedRev)
+		fire, replayed, err := e.Schedules.Run(ctx, change, cmp.Or(key, rand.Text()))
 		if err != nil {
-			return nil, runProblem(scheduleProblem(err), params.IdempotencyKey != nil)
+			return nil, unconfirmed(scheduleProblem(err), key, "run", "occurrences")
 		}
 		if replayed {
 			return chosen{status: http.StatusOK, value: fireOf(fire)}, nil
@@ -170,7 +168,7 @@ func (e *endpoints) BackfillSchedule(
 			From: request.From.Time, To: request.To.Time, Repeat: request.Repeat, Rate: request.RatePerSecond, Reason: request.Reason,
 		})
 		if err != nil {
-			return nil, scheduleProblem(err)
+			return nil, unconfirmed(scheduleProblem(err), key, "backfill", "backfills")
 		}
 		if known {
 			return chosen{status: http.StatusOK, value: backfillOf(begun)}, nil
@@ -310,15 +308,15 @@ func backfillOf(b *schedules.Backfill) api.ScheduleBackfill {
 // errNoSchedule is the answer for a missing or foreign schedule.
 var errNoSchedule = &apierror.Error{Code: apierror.ScheduleNotFound, Detail: "There is no such schedule."}
 
-// runProblem returns the problem of a run. Without a key, which the client would send again, a repeat of a
-// run that the store did not confirm may be a second one.
-func runProblem(err error, keyed bool) error {
+// unconfirmed returns the problem of a request that made one of a list. Without a key, which the client would send again, a repeat
+// of one that the store did not confirm may make a second.
+func unconfirmed(err error, key, one, list string) error {
 	fault := apierror.From(err)
-	if keyed || fault.Code != apierror.StoreUnavailable {
+	if key != "" || fault.Code != apierror.StoreUnavailable {
 		return err
 	}
 	told := *fault
-	told.Detail = "The store did not confirm the run, which may have been made. Look at the occurrences of the schedule " +
+	told.Detail = "The store did not confirm the " + one + ", which may have been made. Look at the " + list + " of the schedule " +
 		"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe."
 	return &told
 }

@@ -124,21 +124,23 @@ func TestSchedules_RunOnceForEachKey(t *testing.T) {
 }
 
 // Without a key a repeat may be a second run, so the answer does not say that it is safe.
-func TestSchedules_RunThatTheStoreDoesNotConfirm(t *testing.T) {
+func TestSchedules_WhatTheStoreDoesNotConfirm(t *testing.T) {
 	t.Parallel()
-	for header, want := range map[string]string{
-		"": "The store did not confirm the run, which may have been made. Look at the occurrences of the schedule " +
-			"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe.",
-		"Idempotency-Key: k": "The store did not confirm the change. Sending the request again is safe.",
-	} {
+	const safe = "The store did not confirm the change. Sending the request again is safe."
+	tests := []struct{ verb, body, header, want string }{
+		{":run", "", "Idempotency-Key: k", safe},
+		{":run", "", "Other: k", "The store did not confirm the run, which may have been made. Look at the occurrences of the schedule " +
+			"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe."},
+		{":backfill", `{"from":"2026-01-20T00:00:00Z","repeat":true}`, "Idempotency-Key: k", safe},
+		{":backfill", `{"from":"2026-01-20T00:00:00Z","repeat":true}`, "Other: k",
+			"The store did not confirm the backfill, which may have been made. Look at the backfills of the schedule " +
+				"before you send the request again, or send it with an Idempotency-Key: then a repeat is safe."},
+	}
+	for _, test := range tests {
 		h := newHarness(t)
 		path := "/v1/schedules/" + h.scheduled(t) + "/nightly"
-		var headers []string
-		if header != "" {
-			headers = append(headers, header)
-		}
 		h.store.fail(tablestore.ErrUnknown)
-		wantProblem(t, h.do(t, http.MethodPost, path+":run", "", headers...), apierror.StoreUnavailable, want)
+		wantProblem(t, h.do(t, http.MethodPost, path+test.verb, test.body, test.header), apierror.StoreUnavailable, test.want)
 	}
 }
 
