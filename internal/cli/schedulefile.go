@@ -140,7 +140,7 @@ func (s *session) diffSchedule(ctx context.Context, wanted *scheduleFile) (sched
 }
 
 // putSchedule creates or changes a schedule, unless its definition is no longer the one that it was
-// compared with. Fires raise the rev, too. A schedule that was made since the comparison found none is changed.
+// compared with. A pause raises the rev, too. A schedule that was made since the comparison found none is changed.
 func (s *session) putSchedule(ctx context.Context, wanted *scheduleFile) error {
 	for {
 		_, err := call[api.Schedule](s.PutSchedule(ctx, wanted.TenantID, wanted.Name, wanted.ScheduleRequest))

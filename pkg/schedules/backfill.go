@@ -43,6 +43,8 @@ type Backfill struct {
 	Actor     string    `column:"actor"`
 	Reason    string    `column:"reason"`
 	CreatedAt time.Time `column:"created_at"`
+
+	loaded tablestore.Properties // what the row had, with the columns of a newer program
 }
 
 // Rate returns how many occurrences are fired in a second, at most.
@@ -248,6 +250,7 @@ func (s *Service) backfill(ctx context.Context, id, backfillID string) (*Backfil
 	row, err := s.cfg.Store.Get(ctx, s.key(id, rowBackfill, backfillID))
 	var b Backfill
 	if err == nil {
+		b.loaded = row.Properties
 		err = backfillCodec.Decode(&row, &b)
 	}
 	if err != nil {
@@ -270,7 +273,7 @@ func (s *Service) moveBackfill(
 		}}}}
 	}
 	op := tablestore.Op{
-		Verb: tablestore.Replace, Key: s.key(id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, nil),
+		Verb: tablestore.Replace, Key: s.key(id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, b.loaded),
 	}
 	if tag == "" {
 		op.Verb = tablestore.Insert
@@ -343,7 +346,7 @@ func (s *Service) outrun(ctx context.Context, id string, b *Backfill, tag tables
 // It returns the version that the backfill then has.
 func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablestore.ETag, now time.Time) (tablestore.ETag, error) {
 	touch := &tablestore.Op{
-		Verb: tablestore.Replace, Key: s.key(sc.id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, nil),
+		Verb: tablestore.Replace, Key: s.key(sc.id, rowBackfill, b.ID), ETag: tag, Properties: backfillCodec.Encode(b, b.loaded),
 	}
 	cal, err := s.pin(ctx, sc, b)
 	if err != nil {

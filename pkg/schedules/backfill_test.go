@@ -84,6 +84,38 @@ func onEachBackfill(t *testing.T, test func(t *testing.T, h *house, request sche
 	}
 }
 
+// A program keeps the columns of a newer one.
+func TestBackfill_KeepsColumnsThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		request := h.missing()
+		b := h.backfill(request)
+		sc, err := h.ctl.Get(t.Context(), "acme", "nightly")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := map[string]tablestore.Key{}
+		for _, row := range []string{"HEAD", tablestore.Join("BACKFILL", b.ID)} {
+			rows[row] = tablestore.Key{Table: "luciuscron", Partition: sc.ID, Row: row}
+			found, err := h.jobs.Store.Get(t.Context(), rows[row])
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.jobs.Put(rows[row], append(found.Properties, tablestore.Property{Name: "newer", Value: tablestore.Int(7)}))
+		}
+		h.run(time.Minute)
+		h.wantBackfill(counts{Total: 20, Fired: 18, Left: 2, Done: true})
+		if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		for row, key := range rows {
+			if found, err := h.jobs.Store.Get(t.Context(), key); err != nil || found.Properties.Get("newer").Int() != 7 {
+				t.Errorf("%s is %v (%v)", row, found.Properties, err)
+			}
+		}
+	})
+}
+
 // The times of an interval whose start has a fraction of a second have it, too.
 func TestBackfill_KeepsToFractionsOfASecond(t *testing.T) {
 	t.Parallel()

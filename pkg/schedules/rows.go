@@ -286,10 +286,11 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if sc.relist {
 		change.Pre = append(change.Pre, tablestore.Stage{{s.listLost(sc)}})
 	}
-	op := tablestore.Op{Verb: tablestore.Insert, Key: s.key(sc.id, rowHead), Properties: headCodec.Encode(&sc.head, nil)}
+	op, loaded := tablestore.Op{Verb: tablestore.Insert, Key: s.key(sc.id, rowHead)}, tablestore.Properties(nil)
 	if sc.asRead != nil {
-		op.Verb, op.ETag = tablestore.Replace, sc.asRead.ETag
+		op.Verb, op.ETag, loaded = tablestore.Replace, sc.asRead.ETag, sc.asRead.Properties
 	}
+	op.Properties = headCodec.Encode(&sc.head, loaded)
 	change.Commit = append(tablestore.Batch{op}, rows...)
 	if old.EntryNonce != "" {
 		change.Post = []tablestore.Stage{{{{Verb: tablestore.Discard, Key: s.entryKey(sc.id, old.EntryDue, old.EntryNonce)}}}}

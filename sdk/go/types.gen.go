@@ -2522,7 +2522,7 @@ type Schedule struct {
 	// Example: skip
 	Overlap ScheduleOverlap `json:"overlap"`
 
-	// Rev Counts the changes of the schedule, its fires included.
+	// Rev Counts the changes of the schedule by callers; fires do not count.
 	//
 	// Example: 3
 	Rev int64 `json:"rev"`
@@ -2553,7 +2553,7 @@ type Schedule struct {
 	// Example: Europe/Berlin
 	TimeZone string `json:"time_zone,omitempty,omitzero"`
 
-	// UpdatedAt When a caller changed it last.
+	// UpdatedAt When it was changed or fired last.
 	//
 	// Example: 2026-01-27T12:00:00.000Z
 	UpdatedAt time.Time `json:"updated_at"`

@@ -5506,7 +5506,7 @@ export interface components {
             name: string;
             /**
              * Format: int64
-             * @description Counts the changes of the schedule, its fires included.
+             * @description Counts the changes of the schedule by callers; fires do not count.
              * @example 3
              */
             rev: number;
@@ -5591,7 +5591,7 @@ export interface components {
             created_at: string;
             /**
              * Format: date-time
-             * @description When a caller changed it last.
+             * @description When it was changed or fired last.
              * @example 2026-01-27T12:00:00.000Z
              */
             updated_at: string;
