@@ -251,7 +251,7 @@ func (a *auditor) strays(ctx context.Context) error {
 		judge := a.stray
 		switch {
 		case row.Key.Table == t.Cron:
-			if p := row.Key.Partition; p == a.line || p == "names" || p == "lost" {
+			if p := row.Key.Partition; p == a.line || p == "names" || p == "lost" || p == "deleted" {
 				return nil
 			}
 			a.line = row.Key.Partition

@@ -134,3 +134,51 @@ func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
 		}
 	})
 }
+
+// What a deleted schedule has is kept for as long as the history, and deleted then.
+func TestSchedule_NothingIsLeftOfADeletedOne(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		sc := h.create(minutely())
+		h.run(2 * time.Minute)
+		if _, _, err := h.ctl.Run(t.Context(), nightly, "k"); err != nil {
+			t.Fatal(err)
+		}
+		h.backfill(schedules.BackfillRequest{Change: nightly, From: sc.CreatedAt, Repeat: true, Key: "k"})
+		h.run(5 * time.Second)
+		if err := h.ctl.Delete(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		failing := h.beside(&failsOnce{h.jobs.Store, tablestore.ErrUnknown, func() {}}) // It leaves a HEAD that is deleted.
+		if _, err := failing.ctl.Create(t.Context(), minutely(), "ops"); !errors.Is(err, tablestore.ErrUnknown) {
+			t.Fatalf("a create that fails: %v", err)
+		}
+		left := func() (rows int) {
+			all, err := tablestore.ScanAll(t.Context(), h.jobs.Store, tablestore.Query{Table: "luciuscron", Partition: sc.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed, err := tablestore.ScanAll(t.Context(), h.jobs.Store, tablestore.Query{Table: "luciuscron", Partition: "deleted"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all) + len(listed)
+		}
+		before := left()
+		time.Sleep(90*24*time.Hour - time.Minute)
+		h.pass()
+		if h.counts(); left() != before {
+			t.Errorf("%d rows are left of %d before the time", left(), before)
+		}
+		time.Sleep(time.Hour)
+		h.pass()
+		if h.counts(); left() != 0 {
+			t.Errorf("%d rows are left of %d", left(), before)
+		}
+		second := h.create(minutely())
+		h.run(time.Minute)
+		if all := h.history(); second.ID == sc.ID || len(all) != 1 || all[0].Outcome != fired {
+			t.Errorf("the history of the next schedule of the name is %+v", all)
+		}
+	})
+}

@@ -174,7 +174,8 @@ func (s *Service) Losses(ctx context.Context, tenantID, after string, limit int)
 }
 
 // Count counts the schedules of all tenants by state: those of one page, after that token. next is the token of the next page,
-// empty at the end. At the end it also takes those out of the list of losses that lost nothing for a day.
+// empty at the end. At the end it also takes those out of the list of losses that lost nothing for a day, and deletes what is left of
+// schedules that were deleted long ago.
 func (s *Service) Count(ctx context.Context, limit int, after string) (counts map[string]int, next string, err error) {
 	query := tablestore.Query{Table: s.table, Partition: partitionNames, Limit: limit}
 	if after != "" {
@@ -203,7 +204,7 @@ func (s *Service) Count(ctx context.Context, limit int, after string) (counts ma
 	if page.Next != "" {
 		return counts, next, nil
 	}
-	return counts, "", s.trimLost(ctx)
+	return counts, "", errors.Join(s.trimLost(ctx), s.purgeDeleted(ctx))
 }
 
 // trimLost takes those out of the list of losses that lost nothing for a day, or are deleted: a process may have listed one while

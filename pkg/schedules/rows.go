@@ -286,6 +286,9 @@ func (s *Service) commit(ctx context.Context, sc *stored, due time.Time, rows ..
 	if sc.relist {
 		change.Pre = append(change.Pre, tablestore.Stage{{s.listLost(sc)}})
 	}
+	if sc.State == Deleted {
+		change.Pre = append(change.Pre, tablestore.Stage{{s.listDeleted(sc)}})
+	}
 	op, loaded := tablestore.Op{Verb: tablestore.Insert, Key: s.key(sc.id, rowHead)}, tablestore.Properties(nil)
 	if sc.asRead != nil {
 		op.Verb, op.ETag, loaded = tablestore.Replace, sc.asRead.ETag, sc.asRead.Properties
