@@ -119,7 +119,7 @@ func TestBackfill_KeepsColumnsThatItDoesNotKnow(t *testing.T) {
 // The times of an interval whose start has a fraction of a second have it, too.
 func TestBackfill_KeepsToFractionsOfASecond(t *testing.T) {
 	t.Parallel()
-	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+	onEachStore(t, ledger.Config{}, func(_ *testing.T, h *house) {
 		begin := time.Now()
 		def := minutely()
 		def.Every, def.StartAt, def.CatchUp.Policy = 2*time.Minute, begin.Add(700*time.Millisecond), schedules.CatchUpNone
