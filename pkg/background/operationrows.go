@@ -47,19 +47,18 @@ func (s *Operations) Due(ctx context.Context, kind ledger.Kind, _ int, now time.
 	if err != nil {
 		return nil, "", fmt.Errorf("read the schedule of operations: %w", err)
 	}
-	var entries []ledger.Entry
-	for i := range page.Rows {
-		parts, err := tablestore.Split(page.Rows[i].Key.Row)
+	entries, bad := ledger.DecodeEntries(page.Rows, func(row *tablestore.Row) (ledger.Entry, error) {
+		parts, err := tablestore.Split(row.Key.Row)
+		var ms int64
+		if err == nil && len(parts) == 4 {
+			ms, err = strconv.ParseInt(parts[1], 10, 64)
+		}
 		if err != nil || len(parts) != 4 {
-			return nil, "", fmt.Errorf("bad key %q in the schedule of operations", page.Rows[i].Key.Row)
+			return ledger.Entry{}, fmt.Errorf("bad key %q in the schedule of operations", row.Key.Row)
 		}
-		ms, err := strconv.ParseInt(parts[1], 10, 64)
-		if err != nil {
-			return nil, "", fmt.Errorf("bad key %q in the schedule of operations", page.Rows[i].Key.Row)
-		}
-		entries = append(entries, ledger.Entry{Kind: kind, Due: time.UnixMilli(ms), JobID: parts[2], Nonce: parts[3]})
-	}
-	return entries, page.Next, nil
+		return ledger.Entry{Kind: kind, Due: time.UnixMilli(ms), JobID: parts[2], Nonce: parts[3]}, nil
+	})
+	return entries, page.Next, bad
 }
 
 // itemQuery selects the items of an operation, starting at index from. Each create writes

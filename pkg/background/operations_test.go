@@ -33,6 +33,25 @@ func ids(page background.OperationPage) []string {
 	return all
 }
 
+func TestDue_GoesPastBadRows(t *testing.T) {
+	t.Parallel()
+	store := ledgertest.Atomic()
+	service := serve(t, newSketch(0), store)
+	batch := tablestore.Batch{}
+	for _, row := range []string{"due:0000000000000:x", "due:y:x:set", "due:0000000000000:x:set"} {
+		batch = append(batch, tablestore.Op{
+			Verb: tablestore.Put, Key: tablestore.Key{Table: table, Partition: "operations", Row: row},
+		})
+	}
+	if _, err := store.Commit(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	due, _, err := service.Due(t.Context(), "operation", 0, time.Now(), 10, "")
+	if len(due) != 1 || err == nil {
+		t.Errorf("due: %v (%v)", due, err)
+	}
+}
+
 func TestCreate_SelectsItsJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -358,8 +358,11 @@ func (r *Reconciler) oldestPending(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
 	oldest := time.Duration(0)
 	for shard := range r.cfg.Ledger.Shards() {
-		entries, _, err := r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, 1, "")
-		if err != nil {
+		entries, next, err := r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, 1, "")
+		for err != nil && entries != nil && next != "" { // The row cannot be decoded. The relay logs it.
+			entries, next, err = r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, 1, next)
+		}
+		if err != nil && entries == nil {
 			return 0, err
 		}
 		if len(entries) == 0 {

@@ -400,6 +400,22 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	})
 }
 
+func TestReconciler_ReadsTheAgeOfTheOldestRowPastBadRows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.accept("h")
+		b.damage(ledger.Dispatch)
+		time.Sleep(time.Minute)
+		b.pass(t) // The row is left to the schedule.
+		time.Sleep(59 * time.Minute)
+		c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: b.ledger.Ledger})
+		if err := c.ReadAge(t.Context()); err != nil || c.Report().OldestPending != time.Hour {
+			t.Errorf("%+v, %v", c.Report(), err)
+		}
+	})
+}
+
 func TestReconciler_SkipsAPendingRowWithoutAJob(t *testing.T) {
 	t.Parallel()
 	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}

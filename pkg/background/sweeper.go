@@ -116,8 +116,8 @@ func (s *Sweeper) Loop() Loop {
 }
 
 // RunOnce fires the due timers. An entry that cannot be fired stays and does not hold up
-// the others; the error is one of reading the schedule or the outages. One pass runs at a
-// time.
+// the others, nor does a row of the schedule that cannot be decoded; the error is one of
+// reading the schedule or the outages. One pass runs at a time.
 func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	if s.down { // This pass may be the first to find the store back.
 		s.outage = time.Now()
@@ -125,7 +125,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	pass, err := s.sweep(ctx)
 	// A full disk can be read. One write that fails among others is no outage: it would put off every deadline.
 	readOnly := pass.Unwritten > 0 && pass.Unwritten+pass.Outcomes[ledger.Early] == pass.Read
-	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly || s.down && err != nil
+	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly
 	if pass.Read > 0 {
 		s.cfg.Observe(pass)
 	}

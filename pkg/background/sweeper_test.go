@@ -173,6 +173,59 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// damage writes rows that cannot be decoded before all others of the kind in the schedule, a page of them
+// in each shard.
+func (b *bundle) damage(kind ledger.Kind) {
+	for shard := range b.ledger.Shards() {
+		for _, id := range []string{"x", "y", "z"} {
+			b.ledger.Put(tablestore.Key{
+				Table: "luciusschedule", Partition: fmt.Sprintf("shard:%03d", shard), Row: string(kind) + ":0000000000000:" + id,
+			}, tablestore.Properties{})
+		}
+	}
+}
+
+func TestSweeper_GoesPastBadRows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.damage(ledger.Timer)
+		id := b.published()
+		for _, late := range []time.Duration{31 * time.Second, time.Minute} { // Each pass finds the row again.
+			time.Sleep(late)
+			if _, err := b.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "bad key") {
+				t.Errorf("answered %v", err)
+			}
+		}
+		if step := b.step(id); step.AttemptNo != 2 {
+			t.Errorf("step is %s, attempt %d", step.State, step.AttemptNo)
+		}
+	})
+}
+
+// A bad row is no outage, not even after one.
+func TestSweeper_BadRowsPutOffNoDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
+		b.damage(ledger.Timer)
+		id := b.published()
+		f.down = true
+		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("answered %v", err)
+		}
+		f.down = false
+		for range 40 {
+			time.Sleep(time.Second)
+			_, _ = b.RunOnce(t.Context())
+		}
+		if step := b.step(id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after its deadline", step.State)
+		}
+	})
+}
+
 // ending is a ledger that calls end before it fires an entry, to end the context as a process
 // that stops does.
 type ending struct {

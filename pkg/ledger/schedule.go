@@ -121,7 +121,7 @@ func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage 
 }
 
 // Due returns one page of entries of that kind and shard that are due at now,
-// oldest first, and the start of the next page.
+// oldest first, and the start of the next page. See [Schedule] for the error.
 func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string,
 ) ([]Entry, string, error) {
 	first := l.shardKey(shard, tablestore.Join(string(kind), ""))
@@ -132,13 +132,23 @@ func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, l
 	if err != nil {
 		return nil, "", fmt.Errorf("read the schedule of %s %d: %w", kind, shard, err)
 	}
-	entries := make([]Entry, len(page.Rows))
-	for i := range page.Rows {
-		if entries[i], err = decodeEntry(kind, shard, &page.Rows[i]); err != nil {
-			return nil, "", err
+	entries, bad := DecodeEntries(page.Rows, func(row *tablestore.Row) (Entry, error) { return decodeEntry(kind, shard, row) })
+	return entries, page.Next, bad
+}
+
+// DecodeEntries decodes a page of a [Schedule]. Rows that cannot be decoded are skipped, and
+// bad joins their errors. The entries are never nil.
+func DecodeEntries(rows []tablestore.Row, decode func(*tablestore.Row) (Entry, error)) (entries []Entry, bad error) {
+	entries = make([]Entry, 0, len(rows))
+	for i := range rows {
+		entry, err := decode(&rows[i])
+		if err != nil {
+			bad = errors.Join(bad, err)
+			continue
 		}
+		entries = append(entries, entry)
 	}
-	return entries, page.Next, nil
+	return entries, bad
 }
 
 func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {

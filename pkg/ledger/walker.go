@@ -12,6 +12,8 @@ import (
 // Schedule finds due entries. A [Ledger] is one.
 type Schedule interface {
 	Shards() int
+	// Due returns a page of entries and the start of the next one. If the page cannot be read, the
+	// entries are nil. Otherwise an error joins those of rows that cannot be decoded, which are skipped.
 	Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string) ([]Entry, string, error)
 }
 
@@ -41,7 +43,8 @@ type Walker struct {
 
 // Pass calls do with each page, concurrently for several shards. A page has at most room
 // entries, and the pass ends if there is no room; a shard ends if do returns false. The error
-// is the first of reading, which ends only its shard.
+// is the first of reading, which ends only its shard, or else of a row that cannot be decoded,
+// which ends nothing.
 func (w *Walker) Pass(ctx context.Context, room func() int, do func([]Entry) (more bool)) error {
 	now, shards, random := time.Now(), w.Schedule.Shards(), w.Random
 	if random == nil {
@@ -51,12 +54,12 @@ func (w *Walker) Pass(ctx context.Context, room func() int, do func([]Entry) (mo
 		w.next = make([]string, shards)
 	}
 	start := int(random() * float64(shards))
-	errs := make([]error, shards)
+	errs := make([]error, 2*shards) // of reading, then of rows
 	var group errgroup.Group
 	group.SetLimit(max(w.Parallel, 1))
 	for i := range shards {
 		group.Go(func() error {
-			errs[i] = w.shard(ctx, (start+i)%shards, now, room, do)
+			errs[i], errs[shards+i] = w.shard(ctx, (start+i)%shards, now, room, do)
 			return nil
 		})
 	}
@@ -64,22 +67,26 @@ func (w *Walker) Pass(ctx context.Context, room func() int, do func([]Entry) (mo
 	return cmp.Or(errs...)
 }
 
-// shard walks one shard.
-func (w *Walker) shard(ctx context.Context, shard int, now time.Time, room func() int, do func([]Entry) bool) error {
+// shard walks one shard. bad is the first error of rows that cannot be decoded.
+func (w *Walker) shard(ctx context.Context, shard int, now time.Time, room func() int, do func([]Entry) bool) (err, bad error) {
 	for left := cmp.Or(w.Limit, 4096); left > 0 && ctx.Err() == nil; {
 		page := min(room(), left, cmp.Or(w.Page, 256))
 		if page <= 0 {
-			return nil
+			return nil, bad
 		}
 		entries, next, err := w.Schedule.Due(ctx, w.Kind, shard, now, page, w.next[shard])
-		if err != nil {
-			return err
+		switch {
+		case err != nil && entries == nil:
+			return err, bad
+		case err != nil: // A row that cannot be decoded must not hide those after it.
+			left, bad = left-page, cmp.Or(bad, err)
+		default:
+			left -= len(entries)
 		}
-		left -= len(entries)
 		w.next[shard] = next
 		if more := len(entries) == 0 || do(entries); !more || next == "" {
-			return nil
+			return nil, bad
 		}
 	}
-	return nil
+	return nil, bad
 }

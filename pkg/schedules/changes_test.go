@@ -144,6 +144,19 @@ func TestSchedule_APauseDecidesNothingThatIsNotDue(t *testing.T) {
 	})
 }
 
+func TestDue_GoesPastBadRows(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		h.create(minutely())
+		h.jobs.Put(tablestore.Key{Table: "luciusschedule", Partition: "cron", Row: "0000000000000:x"}, tablestore.Properties{})
+		time.Sleep(time.Minute)
+		due, _, err := h.ctl.Due(t.Context(), "", 0, time.Now(), 10, "")
+		if len(due) != 1 || err == nil {
+			t.Errorf("due: %v (%v)", due, err)
+		}
+	})
+}
+
 // A process that stands still after it read a schedule does not fire what comes due later: the schedule may have been paused by then.
 func TestSchedule_FiresNothingThatCameDueAfterItWasRead(t *testing.T) {
 	t.Parallel()

@@ -157,13 +157,8 @@ func (s *Service) Due(ctx context.Context, _ ledger.Kind, _ int, _ time.Time, li
 	if err != nil {
 		return nil, "", fmt.Errorf("read the entries of schedules: %w", err)
 	}
-	entries := make([]ledger.Entry, len(page.Rows))
-	for i := range page.Rows {
-		if entries[i], err = decodeEntry(&page.Rows[i]); err != nil {
-			return nil, "", err
-		}
-	}
-	return entries, page.Next, nil
+	entries, bad := ledger.DecodeEntries(page.Rows, decodeEntry)
+	return entries, page.Next, bad
 }
 
 func decodeEntry(row *tablestore.Row) (entry ledger.Entry, err error) {

@@ -214,6 +214,9 @@ func (x *Finder) livePage(ctx context.Context, f *Filter, shard int, from string
 		return ids, len(ids), next, err
 	}
 	entries, next, err := x.Source.Due(ctx, ledger.Dispatch, shard, farFuture, entryPage, from)
+	if entries != nil {
+		err = nil // A row that cannot be decoded must not hide the others. The relay logs it.
+	}
 	for i := range entries {
 		if target := &entries[i].Target; is(f.TenantID, target.TenantID) && (f.Lane == nil || *f.Lane == target.Lane) {
 			ids = append(ids, entries[i].JobID)

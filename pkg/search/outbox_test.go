@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -117,6 +118,8 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	for _, id := range accept(t, l, 3, 2100) {
 		l.Apply(id, statemachine.Published{OutboxID: l.Read(id).Outbox.ID, AttemptNo: 1})
 	}
+	// A row that cannot be decoded hides no others.
+	l.Put(tablestore.Key{Table: "luciusschedule", Partition: "shard:000", Row: "dispatch:0000000000000:x"}, tablestore.Properties{})
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
 	counter.Reset()
