@@ -400,6 +400,35 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	})
 }
 
+func TestReconciler_RepairsDespiteABadRowOfTheCatalog(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.published()
+	b.ledger.Put(tablestore.Key{Table: "luciusqueue", Partition: "catalog", Row: "a:b:urgent"}, tablestore.Properties{})
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: b.ledger.Ledger})
+	for repaired := range 2 {
+		failed := 0
+		for more := true; more; {
+			pass, err := c.RunOnce(t.Context())
+			if more = pass.More; err != nil {
+				failed++
+			}
+			if failed > 1 {
+				t.Fatalf("round %d does not end: %v", repaired+1, err)
+			}
+		}
+		if c.Report().Repaired != repaired {
+			t.Errorf("round %d repaired %d", repaired+1, c.Report().Repaired)
+		}
+		for _, e := range b.ledger.Entries(ledger.Timer, time.Now().Add(time.Hour)) {
+			b.ledger.Discard(tablestore.Key{
+				Table: "luciusschedule", Partition: "shard:" + tablestore.Pad(e.Shard, 3),
+				Row: tablestore.Join("timer", tablestore.Pad(e.Due.UnixMilli(), 13), id, e.Nonce),
+			})
+		}
+	}
+}
+
 func TestReconciler_ReadsTheAgeOfTheOldestRowPastBadRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

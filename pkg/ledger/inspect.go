@@ -237,16 +237,17 @@ type ReadyWalk struct {
 // and returned as an error; an outage of the store ends the page.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 ) (seen, repaired int, ended bool, err error) {
+	var unknown error
 	if len(w.work) == 0 {
-		if w.work, err = l.WorkClasses(ctx); err != nil || len(w.work) == 0 {
-			return 0, 0, !isOutage(err), err
+		if w.work, unknown, err = l.WorkClasses(ctx); err != nil || len(w.work) == 0 {
+			return 0, 0, !isOutage(err), errors.Join(err, unknown)
 		}
 	}
 	hints, more, bad, err := l.ReadyHints(ctx, w.work[0], w.shard, w.from, "", limit)
 	if isOutage(err) {
 		return 0, 0, false, err
 	}
-	bad = errors.Join(bad, err) // A row that the store cannot decode hides the rest of its shard.
+	bad = errors.Join(unknown, bad, err) // A row that the store cannot decode hides the rest of its shard.
 	for i := range hints {
 		fixed, err := l.InspectHint(ctx, hints[i])
 		if err != nil {

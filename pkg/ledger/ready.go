@@ -177,13 +177,13 @@ func (l *Ledger) ReadyBefore(ctx context.Context, agg *statemachine.Aggregate, l
 
 const catalogPartition = "catalog"
 
-// WorkClasses reads the catalog: every kind of work that was ever queued, by class.
-func (l *Ledger) WorkClasses(ctx context.Context) ([]WorkClass, error) {
+// WorkClasses reads the catalog: every kind of work that was ever queued, by class. bad
+// joins the errors of rows that cannot be read, which are skipped.
+func (l *Ledger) WorkClasses(ctx context.Context) (classes []WorkClass, bad, err error) {
 	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{Table: l.tables.Queue, Partition: catalogPartition})
 	if err != nil {
-		return nil, fmt.Errorf("read the catalog of the pull queue: %w", err)
+		return nil, nil, fmt.Errorf("read the catalog of the pull queue: %w", err)
 	}
-	classes := make([]WorkClass, len(rows))
 	for i := range rows {
 		parts, err := tablestore.Split(rows[i].Key.Row)
 		class, known := statemachine.ClassNormal, true
@@ -192,11 +192,12 @@ func (l *Ledger) WorkClasses(ctx context.Context) ([]WorkClass, error) {
 			parts = parts[:2]
 		}
 		if err != nil || len(parts) != 2 || !known {
-			return nil, fmt.Errorf("bad key %q in the catalog of the pull queue", rows[i].Key.Row)
+			bad = errors.Join(bad, fmt.Errorf("bad key %q in the catalog of the pull queue", rows[i].Key.Row))
+			continue
 		}
-		classes[i] = WorkClass{WorkKind{Service: parts[0], StepType: parts[1]}, class}
+		classes = append(classes, WorkClass{WorkKind{Service: parts[0], StepType: parts[1]}, class})
 	}
-	return classes, nil
+	return classes, bad, nil
 }
 
 // catalog makes a kind of work in a class known to processes that start later, before the

@@ -166,3 +166,15 @@ func TestClaim_SkipsAnInvalidHint(t *testing.T) {
 		t.Errorf("claimed %d items", len(views))
 	}
 }
+
+// A row of the catalog that cannot be read, perhaps of a class that a newer server knows, hides no others.
+func TestClaim_GoesPastABadRowOfTheCatalog(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	b.ledger.Put(tablestore.Key{Table: queueTable, Partition: "catalog", Row: "a:b:urgent"}, tablestore.Properties{})
+	b.work()
+	if got := reopen(t, store).claim(t, "w", "c", 1, true); len(got) != 1 {
+		t.Errorf("claimed %v", got)
+	}
+}

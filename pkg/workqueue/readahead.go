@@ -252,7 +252,10 @@ func (r *read) do(ctx context.Context, q *Queue) error {
 	m := q.mirror
 	switch r.what {
 	case readCatalog:
-		work, err := q.ledger.WorkClasses(ctx)
+		work, bad, err := q.ledger.WorkClasses(ctx)
+		if bad != nil {
+			q.logger.WarnContext(ctx, "bad rows in the catalog of the pull queue", "error", bad)
+		}
 		if err == nil {
 			m.addWork(work, q.ledger.ReadyShards(), q.firstShard, r.began)
 		}
