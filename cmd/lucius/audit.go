@@ -92,6 +92,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	options.KeyTTL, options.Retention = cfg.KeyTTL, cfg.Retention
+	options.Clocks = max(cfg.ClockTolerance, audit.DefaultClocks)
 	options.Tables = audit.Tables{
 		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule,
 		Idempotency: cfg.Tables.Idempotency, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,

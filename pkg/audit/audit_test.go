@@ -34,6 +34,21 @@ func TestAudit_FindsNothingInTheProgramsRows(t *testing.T) {
 	})
 }
 
+func TestAudit_KnowsThatClocksDiffer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, false)
+		for name := range f.jobs {
+			if f.ledger.Read(f.jobs[name]).Job.Rev > 1 {
+				f.backdate(name, 2*time.Second)
+			}
+		}
+		for _, finding := range f.audit(audit.Options{}).Findings {
+			t.Error(finding)
+		}
+	})
+}
+
 func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,6 +206,9 @@ var damages = map[string]damage{
 	"a change is not readable": {rule: audit.Readable, do: func(f *fixture) {
 		f.journal("done", 3, `[{`)
 	}},
+	"a change is a minute earlier than the one before": {rule: audit.Journal, says: "before the one before it", do: func(f *fixture) {
+		f.backdate("done", time.Minute)
+	}},
 	"two changes are one operation": {rule: audit.Journal, do: func(f *fixture) {
 		row := f.ledger.Row(f.key("done", "EVENT:000000000003"))
 		f.set(f.key("done", "EVENT:000000000004"), "operation", row.Properties.Get("operation"))
@@ -306,6 +324,12 @@ func (f *fixture) postpone(name string) {
 	f.set(f.key(name, "JOB"), "entry_due", tablestore.Time(due))
 	entry.Key.Row = tablestore.Join(parts[0], tablestore.Pad(due.UnixMilli(), 13), parts[2], parts[3])
 	f.ledger.Put(entry.Key, entry.Properties)
+}
+
+// backdate makes the second change of a job earlier than the first.
+func (f *fixture) backdate(name string, by time.Duration) {
+	first := f.ledger.Row(f.key(name, "EVENT:000000000001")).Properties.Get("at").Time()
+	f.set(f.key(name, "EVENT:000000000002"), "at", tablestore.Time(first.Add(-by)))
 }
 
 // journal writes a change into a job's history.

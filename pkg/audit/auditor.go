@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		store: cfg.Store, o: cfg.Options, report: Report{States: map[string]int{}}, known: map[string]fact{}, kinds: map[string]bool{},
 	}
 	a.o.Now, a.o.Slack = time.Now(), cmp.Or(a.o.Slack, defaultSlack)
-	a.o.Clocks = cmp.Or(a.o.Clocks, defaultClocks)
+	a.o.Clocks = cmp.Or(a.o.Clocks, DefaultClocks)
 	_, atomic := cfg.Store.(tablestore.AtomicStore)
 	a.o.Split = !atomic
 	settings, _, err := a.get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})

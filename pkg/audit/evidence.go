@@ -39,8 +39,8 @@ type Options struct {
 	Quiescent bool
 }
 
-// defaultClocks is how far the servers let their clocks differ.
-const defaultClocks = 5 * time.Second
+// DefaultClocks is how far the servers let their clocks differ by default.
+const DefaultClocks = 5 * time.Second
 
 // defaultSlack is twice the grace after which an accept is abandoned.
 const defaultSlack = 10 * time.Minute
