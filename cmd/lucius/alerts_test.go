@@ -76,7 +76,7 @@ var virtually = map[string]struct {
 			s.workers.Store(&workers{
 				takes: normal.takes, fails: func(n int64) bool { return n%10 == 0 }, failure: normal.failure, // Retries are due.
 			})
-			s.beforeScans("timer:", func(context.Context) error { time.Sleep(time.Minute); return nil })
+			s.beforeScans("timer:", func(context.Context) error { time.Sleep(4 * time.Minute); return nil })
 		},
 		shows: `lucius_sweeper_late_seconds ([3-9]\d|\d\d\d)`,
 	},

@@ -3,6 +3,7 @@ package observability
 import (
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -119,7 +120,25 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s has no summary, no runbook, or no situation", rules[i].Alert)
 		}
 	}
+	late := recorded["SlowStore"].with(value{model.Metric{"__name__": "lucius_sweeper_late_seconds", "instance": "api:8080"}, 0})
+	if firing := late.firing(t, rules); !slices.Contains(firing, "LuciusSweeperLate") {
+		t.Errorf("next to a process that does not sweep, %v fire", firing)
+	}
 	dashboardHasData(t, recorded["NormalHour"])
+}
+
+// with returns the history with more series, which are constant.
+func (h history) with(series ...value) history {
+	h = slices.Clone(h)
+	for i := range h {
+		if h[i].values = maps.Clone(h[i].values); h[i].values == nil {
+			h[i].values = map[string]value{}
+		}
+		for _, one := range series {
+			h[i].values[one.metric.String()] = one
+		}
+	}
+	return h
 }
 
 // dashboardHasData checks that each query of the dashboard has data at the end.

@@ -38,7 +38,8 @@ type SweeperConfig struct {
 	Random func() float64
 	// Logger logs entries that could not be fired. Optional.
 	Logger *slog.Logger
-	// Observe is called after each pass that read an entry. Optional.
+	// Observe is called after each pass, except if the store was unavailable before it read an
+	// entry. Optional.
 	Observe func(SweeperPass)
 }
 
@@ -126,7 +127,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	// A full disk can be read. One write that fails among others is no outage: it would put off every deadline.
 	readOnly := pass.Unwritten > 0 && pass.Unwritten+pass.Outcomes[ledger.Early] == pass.Read
 	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly
-	if pass.Read > 0 {
+	if pass.Read > 0 || !s.down {
 		s.cfg.Observe(pass)
 	}
 	if err != nil {

@@ -480,6 +480,32 @@ func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 	})
 }
 
+func TestSweeper_IsNotLateOnceNothingIsDue(t *testing.T) {
+	t.Parallel()
+	for _, damaged := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := setup(t, nil)
+			if damaged {
+				b.damage(ledger.Timer)
+			}
+			var late []time.Duration
+			s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{
+				Ledger: b.ledger, Observe: func(pass background.SweeperPass) { late = append(late, pass.Late) },
+			})
+			b.published()
+			time.Sleep(time.Minute)
+			for range 2 {
+				if _, err := s.RunOnce(t.Context()); damaged != (err != nil) {
+					t.Errorf("answered %v", err)
+				}
+			}
+			if len(late) != 2 || late[0] == 0 || late[1] != 0 {
+				t.Errorf("damaged %t: late by %v", damaged, late)
+			}
+		})
+	}
+}
+
 // backlog is a fake ledger of two shards with jobs to purge or to fire.
 type backlog struct {
 	mu     sync.Mutex

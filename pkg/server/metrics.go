@@ -101,7 +101,7 @@ func newMeters(registry *prometheus.Registry) *meters {
 		Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
 	})
 	m.sweepLate = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass.",
+		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass, or 0.",
 	})
 	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
 		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
