@@ -141,6 +141,30 @@ func (h history) with(series ...value) history {
 	return h
 }
 
+// What a process counted before its first scrape is no increase.
+func TestAlerts_OfCountsBeforeTheFirstScrape(t *testing.T) {
+	t.Parallel()
+	rules, begun := alerts(t), time.Unix(1_700_000_000, 0)
+	h := make(history, 20)
+	for i := range h {
+		h[i].at = begun.Add(time.Duration(i) * interval)
+	}
+	h = h.with(
+		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "missed"}, 5},
+		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "refused"}, 0},
+		value{model.Metric{"__name__": "lucius_reconciler_repaired_total"}, 5},
+	)
+	for age, want := range map[time.Duration][]string{
+		time.Second: {"LuciusScheduleLost", "LuciusDefectRepaired"}, 2 * time.Hour: {},
+	} {
+		started := float64(begun.Add(-age).Unix())
+		firing := h.with(value{model.Metric{"__name__": "process_start_time_seconds"}, started}).firing(t, rules)
+		if !slices.Equal(firing, want) {
+			t.Errorf("of a process that is %s old %v fire, want %v", age, firing, want)
+		}
+	}
+}
+
 // dashboardHasData checks that each query of the dashboard has data at the end.
 func dashboardHasData(t *testing.T, h history) {
 	t.Helper()
