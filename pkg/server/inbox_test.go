@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -149,9 +151,19 @@ func TestInbox_KeepsDecidedCommandsAsLongAsJobs(t *testing.T) {
 func TestInbox_IsNotReadWithoutTheRoleAPI(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := serve(t, server.Config{Inbox: forbidden{t: t}, Roles: []server.Role{server.RoleRelay, server.RoleSweeper}})
+		registry := prometheus.NewRegistry()
+		s, stop := serve(t, server.Config{
+			Inbox: forbidden{t: t}, Roles: []server.Role{server.RoleRelay, server.RoleSweeper}, Registry: registry,
+		})
 		defer stop()
 		time.Sleep(time.Minute)
+		families, err := registry.Gather()
+		musttest.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() == "lucius_inbox_oldest_seconds" {
+				t.Error("the metrics tell the age of commands that are not read")
+			}
+		}
 		if s.UseCases().Inbox != nil {
 			t.Error("the API would show the inbox")
 		}

@@ -19,7 +19,9 @@ func (m *meters) watch(s *Server) {
 	if s.bus.DeadLetters != nil {
 		m.watchDeadLetters(s.bus.DeadLetters)
 	}
-	m.watchInbox(s.submitted)
+	if s.submitted != nil { // A process that does not read the inbox knows nothing of it.
+		m.watchInbox(s.submitted)
+	}
 	if s.bus.Replies != nil {
 		m.Gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
 			func() float64 { return float64(len(s.bus.down())) })
