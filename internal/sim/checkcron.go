@@ -63,12 +63,22 @@ func (c *checker) checkFire(id string, w *write) {
 		if job != "" {
 			c.violate("schedules", "S6: occurrence %s of schedule %s is %s and has the job %s", at, id, now, job)
 		}
+		due, decided := at.Add(calendar.Jitter(id, at, c.jitter(id, row))), row.Get("decided_at").Time()
+		if row.Get("detail").String() == "was not fired in time" && decided.Before(due.Add(time.Minute)) {
+			c.violate("schedules", "S9: occurrence %s of schedule %s, due at %s, was late at %s", at, id, due, decided)
+		}
 	case "fired":
 		if job == "" || job != row.Get("job_id").String() {
 			c.violate("schedules", "S2: occurrence %s of schedule %s is fired with job %s, and has the job %q",
 				at, id, row.Get("job_id").String(), job)
 		}
 	}
+}
+
+// jitter returns the jitter of the version that a row names.
+func (c *checker) jitter(id string, row tablestore.Properties) time.Duration {
+	version := c.rows[cronKey(id, "VERSION", tablestore.Pad(row.Get("version").Int(), 9))]
+	return time.Duration(version.Get("jitter_ms").Int()) * time.Millisecond
 }
 
 // backfilled reports whether a backfill may give the occurrence a job though it had none.
@@ -146,7 +156,7 @@ func (c *checker) checkCronHead(id string, w *write) {
 	due, trying := row.Get("entry_due").Time(), !row.Get("trying").Time().IsZero()
 	if c.rows[entry] == nil {
 		c.violate("schedules", "S4: the entry of schedule %s, %s, is missing", id, entry.Row)
-	} else if due.After(next.Add(time.Minute)) && !trying {
+	} else if due.After(next.Add(c.jitter(id, row)+time.Minute)) && !trying {
 		c.violate("schedules", "S4: the entry of schedule %s is due at %s, and the schedule at %s", id, due, next)
 	}
 }

@@ -75,6 +75,9 @@ func (v *visitor) definition(name string) schedules.Definition {
 	}
 	if v.chance(30) {
 		def.Jitter = 4 * time.Second
+		if def.Every == 20*time.Second { // Longer than an occurrence may be late.
+			def.Every, def.Jitter = 4*time.Minute, 2*time.Minute
+		}
 	}
 	if name == "local" {
 		def.Every, def.Cron, def.TimeZone = 0, []string{"* 1-3 * * *", "* * * * *"}[v.rng.IntN(2)], "Europe/Berlin"
