@@ -401,15 +401,15 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		switch {
 		case damaged:
 			damage = cmp.Or(damage, one.Err)
-			q.mirror.setAside(&one.Hint, false)
+			q.mirror.setAside(&one.Hint, damagedFor, false)
 		case one.Err != nil:
 			err = one.Err
-			q.mirror.setAside(&one.Hint, true)
+			q.mirror.setAside(&one.Hint, asideFor, true)
 		case one.Standing == ledger.HintNamed:
 			q.mirror.settle(&one.Hint)
 			views = append(views, View{Item: one.Item, Directive: one.Directive})
 		case one.Standing == ledger.HintEarly && c.repeated:
-			q.mirror.setAside(&one.Hint, false)
+			q.mirror.setAside(&one.Hint, asideFor, false)
 		case one.Standing == ledger.HintVoid:
 			q.mirror.settle(&one.Hint)
 		default: // The claim had enough, or claimed it before: its memory tells.

@@ -90,3 +90,21 @@ func TestClaim_DoesNotReadABacklogOfDamagedItems(t *testing.T) {
 		t.Errorf("the log has %d lines", lines)
 	}
 }
+
+// A waiting claim comes past each backlog of damaged items: each time that it looks, it looks further.
+func TestClaim_ComesPastABacklogOfDamagedItems(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := reopen(t, ledgertest.Atomic())
+		var bad []ledger.Message
+		for range 20 {
+			bad = append(bad, first.work())
+		}
+		good := first.work()
+		b, _ := damaged(t, first.store, bad...)
+		views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: 10 * time.Second})
+		if musttest.NoError(t, err); len(views) != 1 || views[0].Item.WorkID != good.OutboxID {
+			t.Errorf("claimed %v", workIDs(views))
+		}
+	})
+}

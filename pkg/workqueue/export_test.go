@@ -25,7 +25,7 @@ func (m *Mirror) SetSizes(head, sweep, tail, low int) {
 // Settle, PutBack and SetAside end the pick of a hint.
 func (m *Mirror) Settle(hint ledger.Hint)                { m.settle(&hint) }
 func (m *Mirror) PutBack(hint ledger.Hint)               { m.putBack(&hint) }
-func (m *Mirror) SetAside(hint ledger.Hint, failed bool) { m.setAside(&hint, failed) }
+func (m *Mirror) SetAside(hint ledger.Hint, failed bool) { m.setAside(&hint, asideFor, failed) }
 
 // Inside is how many hints are ready to be picked and kept back, and of how many
 // tenants there are queues.

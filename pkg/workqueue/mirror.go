@@ -21,8 +21,13 @@ import (
 //	                        │ parked ──the pause ends──▶ hints
 //	                        ╰── Ready: this process queued an item
 
-// asideFor is how long a hint is set aside after its item could not be claimed.
-const asideFor = time.Second
+const (
+	// asideFor is how long a hint is set aside after its item could not be claimed.
+	asideFor = time.Second
+	// damagedFor is how long it is if the item's rows cannot be read. It is much longer than the poll of a
+	// claim: each time that a claim has waited, it looks past more of such items.
+	damagedFor = time.Minute
+)
 
 // Mirror keeps the head of the ready index in memory, so that claims neither scan
 // nor race each other within the process. It is a hint, as the index is: only the
@@ -268,23 +273,24 @@ func (m *Mirror) putBack(hint *ledger.Hint) {
 	}
 }
 
-// setAside keeps a picked hint back for a while; without room it is left for a later read.
+// setAside keeps a picked hint back for that time; without room it is left for a later read.
 // failed says that an error was the reason, so that its item may be ready.
-func (m *Mirror) setAside(hint *ledger.Hint, failed bool) {
+func (m *Mirror) setAside(hint *ledger.Hint, length time.Duration, failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, t := m.place(hint)
-	e := entry{hint: *hint, row: hint.Row(), until: time.Now().Add(asideFor), failed: failed}
+	e := entry{hint: *hint, row: hint.Row(), until: time.Now().Add(length), failed: failed}
 	if t.away[e.row] != placePicked {
 		return
 	}
 	if m.kept < m.limit {
 		t.away[e.row] = placeAside
-		t.aside = append(t.aside, e)
+		at, _ := slices.BinarySearchFunc(t.aside, e.until, func(o entry, until time.Time) int { return o.until.Compare(until) })
+		t.aside = slices.Insert(t.aside, at, e)
 		m.kept++
 	} else {
 		delete(t.away, e.row)
-		if t.again.IsZero() { // Otherwise the next walk is due earlier.
+		if t.again.IsZero() || e.until.Before(t.again) {
 			t.again = e.until
 		}
 	}
