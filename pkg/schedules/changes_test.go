@@ -373,6 +373,37 @@ func TestSchedule_ACreateThatFailsCanBeRepeatedAtOnce(t *testing.T) {
 	}
 }
 
+// leavesName is a store on which the first commit of a name lands, though its answer is lost.
+type leavesName struct {
+	tablestore.Store
+
+	leave func()
+}
+
+func (s *leavesName) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	leave := s.leave
+	if batch[0].Key.Partition != "names" || leave == nil {
+		return s.Store.Commit(ctx, batch)
+	}
+	s.leave = nil
+	defer leave()
+	_, err := s.Store.Commit(ctx, batch)
+	return nil, errors.Join(tablestore.ErrUnknown, err)
+}
+
+// A create whose caller leaves while the name is written gives it back, too.
+func TestSchedule_ACreateThatEndsAtItsNameCanBeRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		ctx, leave := context.WithCancel(t.Context())
+		failing := h.beside(&leavesName{h.jobs.Store, leave})
+		if _, err := failing.ctl.Create(ctx, minutely(), "ops"); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("the create: %v", err)
+		}
+		h.create(minutely())
+	})
+}
+
 // meetsAnother is a store on which another change comes just before the first commit of a schedule.
 type meetsAnother struct {
 	tablestore.Store

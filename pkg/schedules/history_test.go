@@ -135,6 +135,46 @@ func TestSchedule_TrimKeepsWhatIsNotDecided(t *testing.T) {
 	})
 }
 
+// A row that cannot be read keeps no other deleted schedule, and a deletion that failed deletes nothing early.
+func TestSchedule_PurgesEachDeletedOneAtItsTime(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+		list := func(id string) {
+			row := tablestore.Pad(time.Now().UnixMilli(), 13) + ":" + id
+			h.jobs.Put(tablestore.Key{Table: "luciuscron", Partition: "deleted", Row: row},
+				tablestore.Properties{{Name: "schedule_id", Value: tablestore.String(id)}})
+		}
+		sc := h.create(minutely())
+		h.jobs.Put(tablestore.Key{Table: "luciuscron", Partition: "bad", Row: "HEAD"},
+			tablestore.Properties{{Name: "v", Value: tablestore.Int(99)}})
+		list("bad")
+		list(sc.ID) // as a deletion that fails does
+		time.Sleep(80 * 24 * time.Hour)
+		if err := h.ctl.Delete(t.Context(), nightly); err != nil {
+			t.Fatal(err)
+		}
+		left := func() int {
+			_, _, err := h.ctl.Count(t.Context(), 100, "")
+			if err == nil {
+				t.Error("the row that cannot be read is not reported")
+			}
+			all, err := tablestore.ScanAll(t.Context(), h.jobs.Store, tablestore.Query{Table: "luciuscron", Partition: sc.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		time.Sleep(11 * 24 * time.Hour)
+		if left() == 0 {
+			t.Error("nothing is left after eleven days")
+		}
+		time.Sleep(80 * 24 * time.Hour)
+		if rows := left(); rows != 0 {
+			t.Errorf("%d rows are left", rows)
+		}
+	})
+}
+
 // What a deleted schedule has is kept for as long as the history, and deleted then.
 func TestSchedule_NothingIsLeftOfADeletedOne(t *testing.T) {
 	t.Parallel()

@@ -36,8 +36,8 @@ func (s *Service) listDeleted(sc *stored) tablestore.Op {
 }
 
 // purgeDeleted deletes the rows of schedules that were deleted before the history would be: until then a process that stalled, and
-// the end of a backfill, find what they need.
-func (s *Service) purgeDeleted(ctx context.Context) error {
+// the end of a backfill, find what they need. One that cannot be read does not keep the others.
+func (s *Service) purgeDeleted(ctx context.Context) (bad error) {
 	page, err := s.cfg.Store.Scan(ctx, tablestore.Query{
 		Table: s.table, Partition: partitionDeleted, To: tablestore.Pad(s.cfg.Now().Add(-keepFor).UnixMilli(), 13), Limit: mostPurged,
 	})
@@ -53,17 +53,21 @@ func (s *Service) purgeDeleted(ctx context.Context) error {
 		if err == nil {
 			_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: page.Rows[i].Key}})
 		}
-		if err != nil && !errors.Is(err, tablestore.ErrConflict) { // After a conflict, another process does it, or the next round.
+		switch {
+		case errors.Is(err, tablestore.ErrUnavailable), ctx.Err() != nil:
 			return fmt.Errorf("purge a deleted schedule: %w", err)
+		case err != nil && !errors.Is(err, tablestore.ErrConflict): // After a conflict, another process does it, or the next round.
+			bad = errors.Join(bad, fmt.Errorf("purge a deleted schedule: %w", err))
 		}
 	}
-	return nil
+	return bad
 }
 
-// purge deletes the rows of a schedule, HEAD last, unless its deletion has failed.
+// purge deletes the rows of a schedule, HEAD last, unless the deletion that listed it has failed: then it may be deleted later,
+// which lists it again.
 func (s *Service) purge(ctx context.Context, id string) error {
 	sc, err := s.loadHead(ctx, id)
-	if errors.Is(err, ErrNotFound) || err == nil && sc.State != Deleted {
+	if errors.Is(err, ErrNotFound) || err == nil && (sc.State != Deleted || sc.UpdatedAt.After(s.cfg.Now().Add(-keepFor))) {
 		return nil
 	}
 	if err != nil {

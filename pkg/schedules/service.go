@@ -95,6 +95,9 @@ func (s *Service) Create(ctx context.Context, def Definition, actor string) (*Sc
 	sc.Next, _ = cal.Next(now) // check found it.
 	err = tablestore.Retry(ctx, s.cfg.Random, func() error { return s.takeName(ctx, sc) })
 	if err != nil {
+		if errors.Is(err, tablestore.ErrUnavailable) { // The name may have been taken. HEAD was not written.
+			s.undoCreate(ctx, sc.id, &def, err)
+		}
 		return nil, err
 	}
 	err = s.commit(ctx, sc, time.Time{}, s.writeVersion(sc, actor))
