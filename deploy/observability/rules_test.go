@@ -153,9 +153,10 @@ func TestAlerts_OfCountsBeforeTheFirstScrape(t *testing.T) {
 		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "missed"}, 5},
 		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "refused"}, 0},
 		value{model.Metric{"__name__": "lucius_reconciler_repaired_total"}, 5},
+		value{model.Metric{"__name__": "lucius_expired_total"}, 50},
 	)
 	for age, want := range map[time.Duration][]string{
-		time.Second: {"LuciusScheduleLost", "LuciusDefectRepaired"}, 2 * time.Hour: {},
+		time.Second: {"LuciusJobsExpire", "LuciusScheduleLost", "LuciusDefectRepaired"}, 2 * time.Hour: {},
 	} {
 		started := float64(begun.Add(-age).Unix())
 		firing := h.with(value{model.Metric{"__name__": "process_start_time_seconds"}, started}).firing(t, rules)

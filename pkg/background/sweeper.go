@@ -127,7 +127,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	// A full disk can be read. One write that fails among others is no outage: it would put off every deadline.
 	readOnly := pass.Unwritten > 0 && pass.Unwritten+pass.Outcomes[ledger.Early] == pass.Read
 	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly
-	if pass.Read > 0 || !s.down {
+	if pass.Read > 0 || !s.down && !errors.Is(err, tablestore.ErrCorrupt) { // A page that was not read may have late entries.
 		s.cfg.Observe(pass)
 	}
 	if err != nil {
