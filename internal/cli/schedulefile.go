@@ -140,10 +140,17 @@ func (s *session) diffSchedule(ctx context.Context, wanted *scheduleFile) (sched
 }
 
 // putSchedule creates or changes a schedule, unless its definition is no longer the one that it was
-// compared with. A pause raises the rev, too. A schedule that was made since the comparison found none is changed.
+// compared with. A pause raises the rev, too. A schedule that was made since the comparison found none is changed,
+// also if another request makes it at the same time.
 func (s *session) putSchedule(ctx context.Context, wanted *scheduleFile) error {
-	for {
+	for attempt := 1; ; attempt++ {
 		_, err := call[api.Schedule](s.PutSchedule(ctx, wanted.TenantID, wanted.Name, wanted.ScheduleRequest))
+		if isRefused(err, apierror.Conflict) && attempt < attempts {
+			if err := s.pause(ctx, time.Duration(attempt)*time.Second); err != nil {
+				return err
+			}
+			continue
+		}
 		if !isRefused(err, apierror.RevConflict) || wanted.known.ScheduleID == "" {
 			return err
 		}

@@ -178,6 +178,28 @@ func TestSchedulesApply_OverwritesNoOtherChange(t *testing.T) {
 	}
 }
 
+func TestSchedulesApply_RepeatsAPutThatMetAnother(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nightly.yaml")
+	musttest.WriteFile(t, file, "tenant_id: t\nname: nightly\nevery: 1h\ncommand: {request_type: a}\n")
+	for _, test := range []struct {
+		answers []any
+		code    int
+		puts    int
+	}{
+		{[]any{apierror.Conflict, apierror.Conflict, nightly()}, 0, 3},
+		{[]any{apierror.Conflict}, cli.ExitRefused, 4},
+	} {
+		server := newScripted(t, map[string][]any{
+			"GET /v1/schedules/t/nightly": {apierror.ScheduleNotFound}, "PUT /v1/schedules/t/nightly": test.answers,
+		})
+		_, err := newLine(t, server.url).run(t, "schedules", "apply", "-f", file, "--yes")
+		if puts := len(server.asked) - 1; cli.ExitCode(err) != test.code || puts != test.puts {
+			t.Errorf("%v after %d puts", err, puts)
+		}
+	}
+}
+
 func TestSchedulesApply_FailsAsItsRequest(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nightly.yaml")

@@ -64,13 +64,14 @@ func errorOf(status int, header http.Header, body []byte) *Error {
 }
 
 // mayPass reports whether a call that ended with the error may succeed if it is repeated:
-// there was no answer, or one that the server's state explains.
+// there was no answer, or one that the server's state or a concurrent request explains.
 func mayPass(err error) bool {
 	refused, answered := errors.AsType[*Error](err)
 	if !answered {
 		return true
 	}
-	return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Status == http.StatusRequestTimeout
+	return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Status == http.StatusRequestTimeout ||
+		refused.Code == ProblemCodeConflict
 }
 
 // fromProxy reports whether the error is an answer in the server's place, such as that of a

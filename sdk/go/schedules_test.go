@@ -2,6 +2,7 @@ package lucius_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,6 +59,25 @@ func TestSchedulesAreListed(t *testing.T) {
 	if diff := cmp.Diff(want, s.seen); diff != "" || fires != 2 {
 		t.Errorf("%d fires, requests (-want +got):\n%s", fires, diff)
 	}
+}
+
+// Processes that start together put the schedules that they all need.
+func TestAScheduleThatAnotherRequestCreatesIsPutAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{t: t, answers: []answer{
+			{status: 409, body: `{"status":409,"code":"conflict"}`}, {status: 200, body: nightlySchedule},
+			{status: 409, body: `{"status":409,"code":"rev_conflict"}`},
+		}}
+		c := client(t, s)
+		if put, err := c.PutSchedule(t.Context(), "tenant_a", "nightly", lucius.ScheduleRequest{Every: "1h"}); err != nil || put.Rev != 3 {
+			t.Errorf("put: %+v, %v", put, err)
+		}
+		changed := lucius.ScheduleRequest{Every: "1h", ExpectedRev: 2}
+		if _, err := c.PutSchedule(t.Context(), "tenant_a", "nightly", changed); !lucius.HasCode(err, lucius.ProblemCodeRevConflict) {
+			t.Errorf("a put at another rev: %v", err)
+		}
+	})
 }
 
 func TestAScheduleIsChanged(t *testing.T) {

@@ -39,7 +39,7 @@ def _lease_seconds(item: Mapping[str, Any]) -> Optional[float]:
 
 def _passes(problem: ProblemError) -> bool:
     """Whether the problem is not the server's answer about the attempt: a token can be replaced."""
-    return transient(problem.status) or problem.status == 401 or not answers(problem)
+    return transient(problem.status, problem.code) or problem.status == 401 or not answers(problem)
 
 
 class Lease:

@@ -177,7 +177,7 @@ class Transport:
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
              timeout: float = 10.0, retry_for: float = 60.0,
              stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None,
-             passes: Callable[[ProblemError], bool] = lambda problem: transient(problem.status),
+             passes: Callable[[ProblemError], bool] = lambda problem: transient(problem.status, problem.code),
              longest_wait: float = LONGEST_WAIT, once: Optional[Callable[[], Answer]] = None,
              link: Optional[Link] = None, name: str = "") -> Any:
         """Make a call and return its answer, repeating it while it has none.
@@ -239,9 +239,9 @@ def _token_of(file: str) -> str:
     return token
 
 
-def transient(status: int) -> bool:
+def transient(status: int, code: str = "") -> bool:
     """Whether the call may succeed if it is repeated."""
-    return status >= 500 or status in (408, 429)
+    return status >= 500 or status in (408, 429) or code == "conflict"
 
 
 def encoded(body: Any) -> bytes:

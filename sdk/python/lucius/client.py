@@ -39,8 +39,8 @@ class Client:
 
     ``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in the
     file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request. A
-    call that has no answer, or 408, 429 or 5xx, is repeated for ``retry_for`` seconds; every call is idempotent. Refusals
-    are :class:`ProblemError`.
+    call that has no answer, or 408, 429, 5xx or the code ``conflict``, is repeated for ``retry_for`` seconds; every call
+    is idempotent. Refusals are :class:`ProblemError`.
     """
 
     def __init__(self, url: Optional[str] = None, token: Token = None, *, retry_for: float = 60.0,
@@ -88,7 +88,7 @@ class Client:
             if len(answers) != len(asked):
                 raise http.client.HTTPException("it answered another number of commands")
             results.update(zip(asked, answers))
-            undecided = next((r for r in results.values() if transient(r["status"])), None)
+            undecided = next((r for r in results.values() if transient(r["status"], _code(r))), None)
             return (undecided["status"], headers, encoded(undecided["error"])) if undecided else (200, headers, b"{}")
 
         try:
@@ -453,7 +453,12 @@ def _corrections(request: RerunRequest) -> Dict[str, Any]:
 
 def _undecided(result: Mapping[str, Any]) -> bool:
     """Whether the command is to be submitted again, for its own sake or after one before it in its line."""
-    return transient(result["status"]) or (result.get("error") or {}).get("code") == "predecessor_refused"
+    return transient(result["status"], _code(result)) or _code(result) == "predecessor_refused"
+
+
+def _code(result: Mapping[str, Any]) -> str:
+    """The code of a command's refusal, empty if it was accepted."""
+    return (result.get("error") or {}).get("code", "")
 
 
 def _body(command: Command) -> Dict[str, Any]:

@@ -288,7 +288,7 @@ class Worker:
     def _claim_passes(self, problem: ProblemError) -> bool:
         """Whether a refused claim is repeated. Before the first answer the URL or the token may be wrong for good."""
         replaced = problem.status == 401 and self._transport.token_may_change
-        return transient(problem.status) or self._welcome and (replaced or not answers(problem))
+        return transient(problem.status, problem.code) or self._welcome and (replaced or not answers(problem))
 
     def _begin(self, item: Mapping[str, Any]) -> None:
         task = Task(item)

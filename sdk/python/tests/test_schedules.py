@@ -44,6 +44,13 @@ class Schedules(Scripted):
             ("GET", NIGHTLY + "/fires", {}, None), ("GET", NIGHTLY + "/fires", {"page_token": "2"}, None),
         ])
 
+    def test_a_schedule_that_another_request_creates_is_put_again(self):
+        client, fake = self.serve((409, {"code": "conflict"}), (200, SCHEDULE), (409, {"code": "rev_conflict"}))
+        self.assertEqual(client.put_schedule("tenant_a", "nightly", every="1h", command={}).rev, 3)
+        with self.assertRaisesRegex(ConflictError, "rev_conflict"):
+            client.put_schedule("tenant_a", "nightly", every="1h", command={}, expected_rev=2)
+        self.assertEqual(len(fake.requests), 3)
+
     def test_a_schedule_is_changed(self):
         client, fake = self.serve(
             (201, SCHEDULE), (200, SCHEDULE), (200, SCHEDULE), (200, SCHEDULE), MISSING, (404, {"code": "not_found"}),

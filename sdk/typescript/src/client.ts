@@ -126,7 +126,7 @@ export class Client {
     const path = "/v1/commands:batch";
     const bodies = commands.map((command) => JSON.stringify(command));
     const results: (Schemas["BatchItem"] | undefined)[] = commands.map(() => undefined);
-    const isTransient = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
+    const isTransient = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, { ...one.error }).transient;
     // A command that was left for one before it in its line is submitted again after that one.
     const isUndecided = (one?: Schemas["BatchItem"]) => isTransient(one) || one?.error?.code === "predecessor_refused";
     const once = async (): Promise<Answer> => {

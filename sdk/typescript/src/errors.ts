@@ -49,7 +49,7 @@ export class ProblemError extends LuciusError {
 
   /** Whether the call may succeed if it is repeated. */
   get transient(): boolean {
-    return this.status >= 500 || this.status === 408 || this.status === 429;
+    return this.status >= 500 || this.status === 408 || this.status === 429 || this.code === "conflict";
   }
 }
 

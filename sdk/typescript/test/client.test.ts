@@ -392,6 +392,16 @@ test("schedules are listed, read and previewed", async (t) => {
   ]);
 });
 
+test("a schedule that another request creates is put again", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 409, body: { code: "conflict" } }, { status: 200, body: schedule }, { status: 409, body: { code: "rev_conflict" } },
+  ]);
+  const definition = { cron: "30 2 * * *", command: { request_type: "doc.index" } };
+  assert.equal((await client.putSchedule("tenant_a", "nightly", definition)).version, 2);
+  await assert.rejects(client.putSchedule("tenant_a", "nightly", { ...definition, expected_rev: 2 }), /rev_conflict/);
+  assert.equal(asked.length, 3);
+});
+
 test("a schedule is changed", async (t) => {
   const gone = { status: 404, body: { code: "schedule_not_found" } };
   const { client, asked } = await serve(t, [
