@@ -65,7 +65,7 @@ type fault struct {
 	hold       bool // Answer nothing until the worker gives up.
 	refuse     bool // Answer 503 with Retry-After in the server's place.
 	expire     bool // Answer 401 in the server's place.
-	stray      bool // Answer 404 without a code, as a proxy without a way to the server.
+	stray      bool // Answer 404 with a code of its own, as a proxy without a way to the server.
 	raiseRev   bool // Extend the lease first in the worker's name, so that its rev is old.
 }
 
@@ -170,7 +170,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.unauthenticated(w, calls)
 		return
 	case f.stray:
-		http.Error(w, "no route", http.StatusNotFound)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"code":404,"message":"no route"}`) // The worker may have given up.
 		return
 	case f.hold:
 		<-r.Context().Done()

@@ -172,7 +172,7 @@ class Transport:
                 self._idle.append(connection)
         if not kept:
             connection.close()
-        return response.status, response.headers, content  # type: ignore[return-value]
+        return response.status, response.headers, own(response, content)  # type: ignore[return-value]
 
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
              timeout: float = 10.0, retry_for: float = 60.0,
@@ -242,6 +242,12 @@ def _token_of(file: str) -> str:
 def transient(status: int, code: str = "") -> bool:
     """Whether the call may succeed if it is repeated."""
     return status >= 500 or status in (408, 429) or code == "conflict"
+
+
+def own(response: http.client.HTTPResponse, content: bytes) -> bytes:
+    """The content, but none if it is an error that does not say it is the server's: a proxy may answer with JSON, too."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0]
+    return content if 200 <= response.status < 300 or kind == "application/problem+json" else b""
 
 
 def encoded(body: Any) -> bytes:

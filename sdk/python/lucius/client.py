@@ -12,8 +12,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from ._transport import (
-    _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Query, Token, Transport, decoded, encoded, path_with, segment,
-    transient,
+    _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Query, Token, Transport, decoded, encoded, own, path_with,
+    segment, transient,
 )
 from .errors import LuciusError, NoAnswerError, NotFoundError, ProblemError, TimedOutError
 from .model import Accepted, Command, Event, Job, JobState, Line, Lineage, LineState, Priority, RerunPreview, RerunRequest, When
@@ -405,7 +405,7 @@ class Watch(Iterator[Event]):
             headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
             response = transport.send(connection, "GET", _job(self._job_id) + "/events", None, headers)
             if response.status != 200:
-                problem = ProblemError.parse(response.status, response.read())
+                problem = ProblemError.parse(response.status, own(response, response.read()))
                 if response.status >= 500 or response.status == 429:
                     raise http.client.HTTPException(str(problem))
                 raise problem

@@ -20,7 +20,7 @@ class Request:
 
 
 class Fake:
-    """``answer`` takes a request and returns status and JSON, with headers if it likes.
+    """``answer`` takes a request and returns status and JSON, with headers if it likes. An error is a problem by default.
 
     After an answer with a Transfer-Encoding the connection is reset, or closed if it says so.
     """
@@ -46,7 +46,10 @@ class Fake:
                     return
                 encoded = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
-                for name, value in (given := dict(*headers)).items():
+                given = dict(*headers)
+                if status >= 400 and encoded is not content:
+                    given.setdefault("Content-Type", "application/problem+json")
+                for name, value in given.items():
                     self.send_header(name, value)
                 if "Transfer-Encoding" not in given:
                     self.send_header("Content-Length", str(len(encoded)))

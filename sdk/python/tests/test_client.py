@@ -85,6 +85,13 @@ class Calls(Scripted):
                     client.get("j1")
         self.assertEqual([r.headers["Authorization"] for r in fake.requests], ["Bearer first", "Bearer second"])
 
+    def test_the_code_of_a_proxy_is_not_the_servers(self):
+        client, _ = self.serve((404, {"code": 404, "message": "no route"}, {"Content-Type": "application/json"}))
+        for call in (client.get, lambda job_id: next(iter(client.watch(job_id)))):
+            with self.assertRaises(NotFoundError) as raised:
+                call("j1")
+            self.assertEqual((raised.exception.status, raised.exception.code), (404, ""))
+
     def test_an_answer_that_is_no_json_is_none(self):
         client, _ = self.serve((200, b"<html>"), (200, b""), (200, "ok"), (200, []), (200, job()))
         self.assertTrue(client.get("j1").succeeded)

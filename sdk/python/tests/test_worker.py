@@ -13,6 +13,9 @@ from .fake import Fake, Queue
 
 logging.getLogger("lucius").setLevel(logging.CRITICAL)
 
+# The answer of a proxy without a way to the server.
+NO_ROUTE = (404, {"code": 404, "message": "no route"}, {"Content-Type": "application/json"})
+
 
 def run(queue, handler, step_types=("EXTRACT",), **options):
     """Run a worker until all tasks of the queue are reported, and return the reports."""
@@ -325,7 +328,7 @@ class Tokens(unittest.TestCase):
             worker.run()
 
     def test_a_claim_outlasts_the_answers_of_a_proxy(self):
-        for answer in ((404, b"no route", {"Content-Type": "text/plain"}), (302, b""), (403, b"<html>denied</html>")):
+        for answer in ((404, b"no route", {"Content-Type": "text/plain"}), (302, b""), (403, b"<html>denied</html>"), NO_ROUTE):
             claims, queue = [], Queue({})
             late, queue.waiting, real = queue.waiting, [], queue.answer
 
@@ -364,7 +367,7 @@ class Tokens(unittest.TestCase):
 class Outages(unittest.TestCase):
     def test_a_server_that_is_away_ends_no_work(self):
         for answer in ((0, b""), (404, b"<html>no route</html>"), (302, b""), (503, b"", {"Retry-After": "60"}),
-                       (401, {"code": "unauthenticated"})):
+                       (401, {"code": "unauthenticated"}), NO_ROUTE):
             refused, enough = {"heartbeat": 0, "complete": 0}, threading.Event()
             queue, cancelled = Queue({}, lease=1), []
             real = queue.answer
@@ -376,7 +379,7 @@ class Outages(unittest.TestCase):
                     if refused["heartbeat"] > 2:
                         enough.set()
                     # A report waits as long as it is asked to.
-                    return answer if verb == "heartbeat" else answer[:2]
+                    return answer if verb == "heartbeat" or answer is NO_ROUTE else answer[:2]
                 return real(request)
             queue.answer = answers
 

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 
 import type { components } from "./api.gen.js";
 import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
-import { type Answer, type Connection, shortestPoll, sleep, Transport } from "./transport.js";
+import { type Answer, type Connection, shortestPoll, sleep, textOf, Transport } from "./transport.js";
 
 type Schemas = components["schemas"];
 export type Job = Schemas["Job"];
@@ -458,7 +458,7 @@ export class Client {
     try {
       const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
       const response = await this.#transport.send("GET", `${path(jobId)}/events`, { headers, signal: controller.signal });
-      if (!response.ok || !response.body) throw ProblemError.parse(response.status, await response.text());
+      if (!response.ok || !response.body) throw ProblemError.parse(response.status, await textOf(response));
       let text = "";
       const decoder = new TextDecoder();
       for await (const chunk of response.body) {

@@ -104,7 +104,7 @@ export class Transport {
   once(method: string, path: string, options: CallOptions): Promise<Answer> {
     return within(options.timeout ?? callTimeout, options.signal, async (signal) => {
       const response = await this.send(method, path, { ...options, signal });
-      return { status: response.status, retryAfter: retryAfter(response), text: await response.text() };
+      return { status: response.status, retryAfter: retryAfter(response), text: await textOf(response) };
     });
   }
 
@@ -142,6 +142,13 @@ export class Transport {
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }
   }
+}
+
+/** The body, but none if it is an error that does not say it is the server's: a proxy may answer with JSON, too. */
+export async function textOf(response: Response): Promise<string> {
+  const text = await response.text();
+  const kind = response.headers.get("content-type")?.split(";")[0];
+  return response.ok || kind === "application/problem+json" ? text : "";
 }
 
 /** The object that the text is in JSON. */

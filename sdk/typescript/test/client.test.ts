@@ -38,6 +38,13 @@ test("calls without an answer are repeated", async (t) => {
   assert.equal(asked[0]?.headers.authorization, "Bearer t");
 });
 
+test("the code of a proxy is not the server's", async (t) => {
+  const { client } = await serve(t, [{ status: 404, body: { code: 404, message: "no route" }, headers: { "content-type": "application/json" } }]);
+  for (const call of [client.get("j1"), client.watch("j1").next()]) {
+    await assert.rejects(call, (error) => error instanceof ProblemError && error.status === 404 && error.code === "");
+  }
+});
+
 test("retries end", async (t) => {
   const { url } = await serve(t, [{ status: 503, body: { code: "store_unavailable" } }]);
   await assert.rejects(new Client({ url, retryFor: 0.01 }).get("j1"), /503 store_unavailable/);

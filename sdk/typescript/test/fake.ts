@@ -36,7 +36,9 @@ export async function fake(answer: (asked: Asked) => Answer | Promise<Answer>) {
       return;
     }
     const content = typeof body === "string" ? body : JSON.stringify(body);
-    response.writeHead(status, headers);
+    // An error is a problem by default.
+    const problem = status >= 400 && typeof body === "object" ? { "content-type": "application/problem+json" } : {};
+    response.writeHead(status, { ...problem, ...headers });
     if (broken) response.write(content, () => request.socket.destroy());
     else response.end(content);
   });

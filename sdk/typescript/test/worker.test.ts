@@ -10,6 +10,9 @@ test.after(() => assert.deepEqual(warnings, []));
 
 const silent = { info() {}, warn() {}, error() {} };
 
+/** The answer of a proxy without a way to the server. */
+const noRoute = { status: 404, body: { code: 404, message: "no route" }, headers: { "content-type": "application/json" } };
+
 /** Run a worker until all tasks are reported, and return the reports. */
 async function run(payloads: unknown[], handler: Handler, options: Partial<WorkerOptions> = {}, lease = {}) {
   const server = await queue(payloads, lease);
@@ -286,14 +289,14 @@ test("a refused token is no lost lease", async () => {
 test("a server that is away ends no work", async () => {
   const answers: Answer[] = [
     { status: 0 }, { status: 404, body: "<html>no route</html>" }, { status: 302 }, { status: 503, headers: { "retry-after": "60" } },
-    { status: 401, body: { code: "unauthenticated" } },
+    { status: 401, body: { code: "unauthenticated" } }, noRoute,
   ];
   await Promise.all(answers.map(async (answer) => {
     const refused = { heartbeat: 0, complete: 0 };
     const instead = ({ path }: Asked) => {
       if (path.endsWith(":heartbeat")) return refused.heartbeat++, answer;
       // A report waits as long as it is asked to.
-      if (path.endsWith(":complete") && refused.complete < 2) return refused.complete++, { ...answer, headers: {} };
+      if (path.endsWith(":complete") && refused.complete < 2) return refused.complete++, { ...answer, headers: { ...answer.headers, "retry-after": "0" } };
       return undefined;
     };
     let cause: unknown;
@@ -365,7 +368,7 @@ test("a claim is repeated until the token is replaced", async () => {
 
 test("a claim outlasts the answers of a proxy", async () => {
   const page = { status: 404, headers: { "content-type": "text/plain" }, body: "no route" };
-  for (const answer of [page, { status: 302 }, { status: 403, body: "<html>denied</html>" }]) {
+  for (const answer of [page, { status: 302 }, { status: 403, body: "<html>denied</html>" }, noRoute]) {
     let claims = 0;
     const instead = ({ path }: Asked) => (path === "/v1/work:claim" && [2, 3].includes(++claims) ? answer : undefined);
     const reports = await run([{}, {}], () => {}, { parallel: 1 }, { instead });
