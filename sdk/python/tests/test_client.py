@@ -99,7 +99,7 @@ class Calls(Scripted):
     def test_a_batch_repeats_the_commands_without_a_decision(self):
         busy = {"status": 503, "error": {"code": "store_unavailable", "detail": "Busy."}}
         client, fake = self.serve(
-            (200, {"results": [busy, {"status": 422, "error": {"code": "c"}}, busy]}),
+            (200, {"results": [busy, {"status": 422, "error": {"code": "c"}}, {"status": 409, "error": {"code": "conflict"}}]}),
             (503, {}), (200, {"results": [busy]}),
             (200, {"results": [{"status": 202, **RECEIPT}, busy]}), (200, {"results": [{"status": 202, **RECEIPT}]}))
         commands = [Command(**{**vars(COMMAND), "idempotency_key": key}) for key in "abc"]

@@ -158,7 +158,8 @@ test("a batch of any size is split", async () => {
 test("a batch repeats the commands without a decision", async (t) => {
   const busy = { status: 503, error: { code: "store_unavailable" } };
   const taken = { status: 202, ...receipt };
-  const answers = [{ results: [busy, { status: 422, error: { code: "c" } }, busy] }, { results: [busy] }, { results: [taken, busy] }, { results: [taken] }];
+  const met = { status: 409, error: { code: "conflict" } };
+  const answers = [{ results: [busy, { status: 422, error: { code: "c" } }, met] }, { results: [busy] }, { results: [taken, busy] }, { results: [taken] }];
   const { client, asked } = await serve(t, answers.map((body) => ({ status: 200, body })));
   const results = await client.submitBatch(["a", "b", "c"].map((idempotency_key) => ({ ...command, idempotency_key })));
   assert.deepEqual(results.map((one) => (one instanceof ProblemError ? one.code : one.jobId)), ["j1", "c", "j1"]);
