@@ -3013,6 +3013,9 @@ type JobPage struct {
 
 	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
 	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	//
+	//
+	// Example: true
 	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 
@@ -3791,6 +3794,9 @@ type OutboxPage struct {
 
 	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
 	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	//
+	//
+	// Example: true
 	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 

@@ -1869,6 +1869,9 @@ type JobPage struct {
 
 	// TenantsOmitted True if more than 1,000 tenants have had jobs and none is named: those of the first
 	// 1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+	//
+	//
+	// Example: true
 	TenantsOmitted bool `json:"tenants_omitted,omitempty,omitzero"`
 }
 

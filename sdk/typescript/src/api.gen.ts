@@ -3869,6 +3869,7 @@ export interface components {
             /**
              * @description True if more than 1,000 tenants have had jobs and none is named: those of the first
              *     1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+             * @example true
              */
             tenants_omitted?: boolean;
         };
@@ -4221,6 +4222,7 @@ export interface components {
             /**
              * @description True if more than 1,000 tenants have had jobs and none is named: those of the first
              *     1,000 by name are listed, and of the others at most the live ones. Name a tenant.
+             * @example true
              */
             tenants_omitted?: boolean;
         };
