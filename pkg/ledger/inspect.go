@@ -72,7 +72,7 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 		if err := slotCodec.Decode(&slot, &taken); err != nil || time.Since(taken.CreatedAt) < orphanGrace {
 			return found, err // The accept may still commit.
 		}
-		if inserted, err := l.insertTombstone(ctx, found.JobID); err != nil || !inserted {
+		if inserted, err := l.insertTombstone(ctx, &statemachine.Job{ID: found.JobID}); err != nil || !inserted {
 			return found, err
 		}
 		found.Repaired = "slot of a command that never came"
@@ -217,7 +217,7 @@ func (l *Ledger) InspectHint(ctx context.Context, h Hint) (repaired bool, err er
 		return false, nil
 	}
 	if s == nil {
-		return l.insertTombstone(ctx, id.JobID)
+		return l.insertTombstone(ctx, &statemachine.Job{ID: id.JobID})
 	}
 	_, err = l.change(ctx, id.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
 	return err == nil, err

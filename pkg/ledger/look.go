@@ -50,10 +50,11 @@ func (l *Ledger) judge(ctx context.Context, ln *line, p *place, settle bool) (ju
 			return judged{standing: statemachine.PlaceHeld}, nil // Its accept will look again.
 		}
 		abandoned := &statemachine.Job{ID: p.JobID, TenantID: ln.TenantID}
-		if _, err := l.insertTombstone(ctx, p.JobID); err != nil {
-			return judged{}, err
+		var inserted bool // It is not if the accept came after all.
+		if inserted, err = l.insertTombstone(ctx, abandoned); inserted {
+			err = l.commitEach(ctx, l.retainTombstone(abandoned))
 		}
-		if err := l.commitEach(ctx, l.retainTombstone(abandoned)); err != nil {
+		if err != nil {
 			return judged{}, err
 		}
 		s, err = l.load(ctx, p.JobID)

@@ -77,7 +77,7 @@ func (a *acceptance) settled(c *idempotencyRecord, row *tablestore.Row) error {
 // under the claim: its job gets a tombstone, so that it never commits. If the job exists, the claim is left. Settle returns
 // the row as it is, and the write of the outcome under the version of the row, whose key is empty if the row is to be left.
 func (l *Ledger) Settle(
-	ctx context.Context, scheduleID, rowKey string, columns tablestore.Properties,
+	ctx context.Context, tenantID, scheduleID, rowKey string, columns tablestore.Properties,
 ) (row tablestore.Row, op tablestore.Op, err error) {
 	key := l.recordKey("", scheduleID, rowKey)
 	err = tablestore.Retry(ctx, l.cfg.Random, func() error {
@@ -96,7 +96,10 @@ func (l *Ledger) Settle(
 			if c.Outcome != ClaimOpen || c.JobPurged {
 				return nil
 			}
-			if exists, err := l.abandonClaim(ctx, c.JobID); exists || err != nil {
+			abandoned := &statemachine.Job{
+				ID: c.JobID, TenantID: tenantID, CorrelationID: c.Correlation, DocID: c.DocID, Tags: c.Tags,
+			}
+			if exists, err := l.abandonClaim(ctx, abandoned); exists || err != nil {
 				return err
 			}
 			op = tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: columns}
@@ -110,17 +113,15 @@ func (l *Ledger) Settle(
 }
 
 // abandonClaim makes the accept of that job impossible, and reports whether the job exists.
-func (l *Ledger) abandonClaim(ctx context.Context, jobID string) (exists bool, err error) {
-	inserted, err := l.insertTombstone(ctx, jobID)
+func (l *Ledger) abandonClaim(ctx context.Context, job *statemachine.Job) (exists bool, err error) {
+	inserted, err := l.insertTombstone(ctx, job)
 	if err != nil {
 		return false, err
 	}
-	if inserted && l.cfg.Retention > 0 { // No entry may lead to the tombstone: the accept may have written its claim alone.
-		due := tablestore.Now().Add(max(l.cfg.Retention, l.cfg.KeyTTL, orphanGrace))
-		_, err := l.store.Commit(ctx, tablestore.Batch{l.purgeEntry(&statemachine.Job{ID: jobID}, due)})
-		return false, err
+	if inserted { // No entry may lead to the tombstone, and none to what lists the job: the accept may have written anything before them.
+		return false, l.commitEach(ctx, l.retainTombstone(job))
 	}
-	s, err := l.load(ctx, jobID)
+	s, err := l.load(ctx, job.ID)
 	if errors.Is(err, ErrJobNotFound) { // The tombstone was purged, and so was its claim.
 		return false, tablestore.ErrConflict
 	}

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -24,7 +25,7 @@ func TestSettle_LeavesWhatIsFiredMeanwhile(t *testing.T) {
 	b := setup(t)
 	cmd, key := occurrence(nil)
 	missed := tablestore.Properties{{Name: "outcome", Value: tablestore.String("missed")}}
-	_, op, err := b.Settle(t.Context(), "s", key.Row, missed)
+	_, op, err := b.Settle(t.Context(), "t", "s", key.Row, missed)
 	if err != nil || op.Key != key {
 		t.Fatalf("the write of the outcome is %v (%v)", op, err)
 	}
@@ -32,9 +33,49 @@ func TestSettle_LeavesWhatIsFiredMeanwhile(t *testing.T) {
 	if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); !errors.Is(err, tablestore.ErrConflict) {
 		t.Errorf("the outcome of what was fired: %v", err)
 	}
-	row, op, err := b.Settle(t.Context(), "s", key.Row, missed)
+	row, op, err := b.Settle(t.Context(), "t", "s", key.Row, missed)
 	if err != nil || op.Key.Row != "" || row.Properties.Get("job_id").String() != job {
 		t.Errorf("the occurrence, whose job is %q, is %v, and %v is to be written (%v)", job, row.Properties, op, err)
+	}
+}
+
+// A job whose accept ended after it was listed, and before anything else led to it, is listed no more once its occurrence is decided.
+func TestSettle_UnlistsAnAbandonedAccept(t *testing.T) {
+	t.Parallel()
+	store := split()
+	b := open(t, store, ledger.Config{})
+	cmd, key := occurrence(nil)
+	cmd.Job.CorrelationID = "c"
+	store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if table := batch[0].Key.Table; table == "luciusledger" || table == "luciusschedule" {
+			return nil, tablestore.ErrUnavailable
+		}
+		return commit()
+	})
+	if _, err := b.Accept(t.Context(), cmd); err == nil {
+		t.Fatal("the command was accepted")
+	}
+	store.set(nil)
+	listed := func() (found int) {
+		for _, q := range []ledger.IndexQuery{
+			{TenantID: cmd.Job.TenantID, Month: time.Now(), Limit: 10}, {TenantID: cmd.Job.TenantID, CorrelationID: "c", Limit: 10},
+		} {
+			entries, _, err := b.Index(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found += len(entries)
+		}
+		return found
+	}
+	if before := listed(); before != 2 {
+		t.Fatalf("the job is in %d lists, want 2", before)
+	}
+	if _, _, err := b.Settle(t.Context(), cmd.Job.TenantID, "s", key.Row, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after := listed(); after != 0 {
+		t.Errorf("the job is still in %d lists", after)
 	}
 }
 

@@ -244,7 +244,7 @@ func (a *acceptance) refuse(ctx context.Context, refusal error) (*Accepted, erro
 	if a.adopted {
 		// If the accept that wrote the record committed after its deletion, its job would
 		// have no record, and the same command would be executed twice.
-		abandoned, err := a.l.insertTombstone(ctx, a.jobID)
+		abandoned, err := a.l.insertTombstone(ctx, &statemachine.Job{ID: a.jobID})
 		if err != nil {
 			return nil, err
 		}

@@ -276,7 +276,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 	}
 	var err error
 	if s == nil {
-		_, err = l.insertTombstone(ctx, entry.JobID)
+		_, err = l.insertTombstone(ctx, &statemachine.Job{ID: entry.JobID})
 	} else {
 		_, err = l.change(ctx, entry.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
 	}
@@ -344,17 +344,17 @@ func (l *Ledger) drop(ctx context.Context, entry Entry) error {
 }
 
 // insertTombstone makes the accept of a missing job impossible. It returns false if
-// the job exists after all.
-func (l *Ledger) insertTombstone(ctx context.Context, jobID string) (bool, error) {
+// the job exists after all. The purge of the tombstone deletes the rows that list a job of
+// that tenant, document, tags and correlation id.
+func (l *Ledger) insertTombstone(ctx context.Context, job *statemachine.Job) (bool, error) {
 	_, err := l.store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Insert, Key: l.jobKey(jobID, rowJob),
-		Properties: encodeJob(&statemachine.Job{ID: jobID}, &head{Tombstone: true}, nil),
+		Verb: tablestore.Insert, Key: l.jobKey(job.ID, rowJob), Properties: encodeJob(job, &head{Tombstone: true}, nil),
 	}})
 	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("insert a tombstone for job %s: %w", jobID, err)
+		return false, fmt.Errorf("insert a tombstone for job %s: %w", job.ID, err)
 	}
 	return true, nil
 }

@@ -471,7 +471,7 @@ func (s *Service) finishOne(ctx context.Context, sc *stored, b *Backfill, at, no
 		ScheduledFor: at, Outcome: Missed, Version: sc.Version, DecidedAt: now, Actor: b.Actor, BackfillID: b.ID,
 		Detail: "was not fired before its backfill was cancelled",
 	}
-	fire, op, err := s.settle(ctx, sc.id, b.row(at), &missed)
+	fire, op, err := s.settle(ctx, sc, b.row(at), &missed)
 	if err == nil {
 		err = s.write(ctx, op)
 	}

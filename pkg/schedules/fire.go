@@ -247,7 +247,7 @@ func (s *Service) decide(ctx context.Context, sc *stored, one step, now time.Tim
 	fire := Fire{ScheduledFor: one.at, Version: sc.Version, DecidedAt: now}
 	if !one.fire {
 		fire.Outcome, fire.Detail = Missed, one.detail
-		return s.settle(ctx, sc.id, fireRow(one.at), &fire)
+		return s.settle(ctx, sc, fireRow(one.at), &fire)
 	}
 	return s.submit(ctx, sc, &ledger.OccurrenceClaim{Row: fireRow(one.at), With: sc.asRead}, &fire)
 }
@@ -272,7 +272,7 @@ func (s *Service) submit(ctx context.Context, sc *stored, claim *ledger.Occurren
 	if problem.Code == apierror.LineBusy && sc.def.Overlap == OverlapSkip {
 		fire.Outcome = Skipped
 	}
-	return s.settle(ctx, sc.id, row, fire)
+	return s.settle(ctx, sc, row, fire)
 }
 
 // passing reports whether the refusal of an occurrence may pass, so that it is tried again.
@@ -294,8 +294,8 @@ func reason(err error) string {
 
 // settle prepares the outcome of fire for the occurrence, unless it has one or its job exists. It returns what became of it, and the
 // write that says so, if the row is to be changed.
-func (s *Service) settle(ctx context.Context, id, row string, fire *Fire) (Fire, tablestore.Op, error) {
-	stored, op, err := s.cfg.Ledger.Settle(ctx, id, row, fireCodec.Encode(fire, nil))
+func (s *Service) settle(ctx context.Context, sc *stored, row string, fire *Fire) (Fire, tablestore.Op, error) {
+	stored, op, err := s.cfg.Ledger.Settle(ctx, sc.TenantID, sc.id, row, fireCodec.Encode(fire, nil))
 	if err != nil || op.Key.Row != "" {
 		return *fire, op, err
 	}
