@@ -26,12 +26,17 @@ func (w *world) audit() {
 		w.defect("audit: %v", err)
 		return
 	}
+	// An accept failed between its claim and its job, and the client gave up. Another attempt takes the claim over, with the lists
+	// that name the job, also if a look at its line has abandoned the job in the meantime.
+	claimed := map[string]bool{}
 	for _, finding := range report.Findings {
-		// An accept failed between its claim and its job, and the client gave up. Another attempt takes the claim over,
-		// also if a look at its line has abandoned the job in the meantime.
 		j := w.check.jobs[finding.JobID]
 		claims := finding.Invariant == audit.Accepted || finding.Invariant == audit.Key
-		if claims && finding.Late && (j == nil || j.created == 0) {
+		claimed[finding.JobID] = claimed[finding.JobID] || claims && finding.Late && (j == nil || j.created == 0)
+	}
+	for _, finding := range report.Findings {
+		ofClaim := finding.Invariant == audit.Accepted || finding.Invariant == audit.Key || finding.Invariant == audit.Listed
+		if ofClaim && finding.Late && claimed[finding.JobID] {
 			continue
 		}
 		w.check.violate("audit", "%s", finding)
