@@ -257,7 +257,7 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		r.fast = counts.Begin()
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
-	if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) || ctx.Err() != nil {
+	if tablestore.IsOutage(err) || ctx.Err() != nil {
 		return Pass{More: true}, 0, err
 	}
 	for i := range findings { // After any other error, too: a row that cannot be read must not end the walk.

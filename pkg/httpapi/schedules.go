@@ -308,8 +308,8 @@ func backfillOf(b *schedules.Backfill) api.ScheduleBackfill {
 // errNoSchedule is the answer for a missing or foreign schedule.
 var errNoSchedule = &apierror.Error{Code: apierror.ScheduleNotFound, Detail: "There is no such schedule."}
 
-// unconfirmed returns the problem of a request that made one of a list. Without a key, which the client would send again, a repeat
-// of one that the store did not confirm may make a second.
+// unconfirmed returns the problem of a run or a backfill. If the store did not confirm it and the request has no key, a repeat may
+// make a second one, so the problem names the list to look at.
 func unconfirmed(err error, key, one, list string) error {
 	fault := apierror.From(err)
 	if key != "" || fault.Code != apierror.StoreUnavailable {

@@ -51,7 +51,7 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) (fi
 			continue
 		}
 		err = fmt.Errorf("inspect job %s: %w", finding.JobID, err)
-		if isOutage(err) || ctx.Err() != nil {
+		if tablestore.IsOutage(err) || ctx.Err() != nil {
 			return findings, "", err
 		}
 		bad = errors.Join(bad, err)
@@ -240,11 +240,11 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 	var unknown error
 	if len(w.work) == 0 {
 		if w.work, unknown, err = l.WorkClasses(ctx); err != nil || len(w.work) == 0 {
-			return 0, 0, !isOutage(err), errors.Join(err, unknown)
+			return 0, 0, !tablestore.IsOutage(err), errors.Join(err, unknown)
 		}
 	}
 	hints, more, bad, err := l.ReadyHints(ctx, w.work[0], w.shard, w.from, "", limit)
-	if isOutage(err) {
+	if tablestore.IsOutage(err) {
 		return 0, 0, false, err
 	}
 	bad = errors.Join(unknown, bad, err) // A row that the store cannot decode hides the rest of its shard.
@@ -253,7 +253,7 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 		if err != nil {
 			err = fmt.Errorf("inspect the hint of work item %s: %w", hints[i].WorkID, err)
 		}
-		if isOutage(err) {
+		if tablestore.IsOutage(err) {
 			return seen, repaired, false, err
 		}
 		bad = errors.Join(bad, err)
@@ -270,9 +270,4 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 		w.shard, w.work = 0, w.work[1:]
 	}
 	return seen, repaired, len(w.work) == 0, bad
-}
-
-// isOutage reports whether the store did not answer, rather than with a row that cannot be read.
-func isOutage(err error) bool {
-	return errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown)
 }

@@ -35,8 +35,8 @@ func (s *Service) listDeleted(sc *stored) tablestore.Op {
 	}
 }
 
-// purgeDeleted deletes the rows of schedules that were deleted before the history would be: until then a process that stalled, and
-// the end of a backfill, find what they need. One that cannot be read does not keep the others.
+// purgeDeleted deletes the rows of schedules that were deleted longer than keepFor ago. Until then a stalled process or the end of a
+// backfill may read them. A schedule whose rows cannot be read is skipped, and its error is returned.
 func (s *Service) purgeDeleted(ctx context.Context) (bad error) {
 	page, err := s.cfg.Store.Scan(ctx, tablestore.Query{
 		Table: s.table, Partition: partitionDeleted, To: tablestore.Pad(s.cfg.Now().Add(-keepFor).UnixMilli(), 13), Limit: mostPurged,

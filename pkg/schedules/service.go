@@ -111,8 +111,8 @@ func (s *Service) Create(ctx context.Context, def Definition, actor string) (*Sc
 	return nil, err
 }
 
-// undoCreate frees the name that a create took which then failed with that error, so that a repeat finds it free. If this fails,
-// too, the name is free after orphanGrace.
+// undoCreate frees the name of a create that failed with that error, so that the client can repeat it at once. If undoCreate fails,
+// too, the name becomes free after orphanGrace.
 func (s *Service) undoCreate(ctx context.Context, id string, def *Definition, failed error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime) // The context may have ended, which made it fail.
 	defer cancel()

@@ -55,7 +55,7 @@ func encodedSize(agg *Shown) int {
 	return size
 }
 
-// Page says what follows a page of a list, and what the list leaves out.
+// Page describes one page of a list of jobs.
 type Page struct {
 	// Next is the position to continue after, empty at the end.
 	Next string

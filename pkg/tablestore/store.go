@@ -280,6 +280,10 @@ var (
 	ErrCorrupt = errors.New("stored row cannot be decoded")
 )
 
+// IsOutage reports whether the store did not answer, or not in time, rather than with a row that
+// cannot be read: the same call may succeed later.
+func IsOutage(err error) bool { return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) }
+
 // ConflictError is the drivers' [ErrConflict], with the row if the store names
 // it.
 type ConflictError struct {

@@ -363,12 +363,6 @@ const (
 	maxDamaged = 5
 )
 
-// passes reports whether an error that kept an item from its claim concerns the store, or this
-// moment. Any other is a fault of the item's own rows, which an operator must repair.
-func passes(err error) bool {
-	return errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown)
-}
-
 // claim claims the hints' items. It returns none if none could be claimed, and
 // [ledger.ErrClaimKnown] if the same request came before or may have: its memory has the
 // whole answer.
@@ -395,7 +389,7 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	fresh := false   // A commit has shown that this is the first try of the request.
 	for i := range outcomes {
 		one := &outcomes[i]
-		damaged := one.Err != nil && !passes(one.Err)
+		damaged := one.Err != nil && !tablestore.IsOutage(one.Err) // An operator must repair the item's rows.
 		fresh = fresh || one.Standing == ledger.HintNamed && one.Err == nil && !one.Known
 		c.settleToken(&one.Hint, !damaged && (one.Err != nil || one.Standing == ledger.HintNamed && !one.Known))
 		switch {
