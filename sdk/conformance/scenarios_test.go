@@ -128,12 +128,13 @@ var scenarios = []scenario{
 		judge: repeated("complete", 2),
 	},
 	{
-		name: "a token that expires", payload: what{"do": "sleep", "seconds": lease.Seconds() * 3 / 4},
-		faults: []fault{{verb: "heartbeat", times: 2, expire: true}, {verb: "complete", times: 2, expire: true}},
+		// The heartbeat is repeated once: a second repetition might come after the end of the lease.
+		name: "a token that expires", payload: what{"do": "sleep", "seconds": lease.Seconds()},
+		faults: []fault{{verb: "heartbeat", times: 1, expire: true}, {verb: "complete", times: 2, expire: true}},
 		state:  "SUCCEEDED", attempt: 1,
 		judge: func(t *testing.T, b *bench, j job) {
 			t.Helper()
-			repeated("heartbeat", 3)(t, b, j)
+			repeated("heartbeat", 2)(t, b, j)
 			repeated("complete", 3)(t, b, j)
 		},
 	},
