@@ -113,6 +113,20 @@ func TestExitCodes_AreDocumented(t *testing.T) {
 	}
 }
 
+// Go's runtime exits with 2 after a panic, and a server with 1 if its database is away.
+func TestUnit_RestartsTheServer(t *testing.T) {
+	t.Parallel()
+	unit := string(musttest.ReadFile(t, "../../deploy/systemd/lucius.service"))
+	if prevented := regexp.MustCompile(`(?m)^RestartPrevent.*$`).FindString(unit); prevented != "" {
+		t.Errorf("it says %s", prevented)
+	}
+	for _, line := range []string{"StartLimitIntervalSec=0", "Restart=always"} {
+		if !strings.Contains(unit, "\n"+line+"\n") {
+			t.Errorf("it lacks %s", line)
+		}
+	}
+}
+
 // A request to an overloaded server is repeated when the server says.
 func TestRequests_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
 	t.Parallel()
