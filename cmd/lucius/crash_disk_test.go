@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/waittest"
 )
 
@@ -33,7 +34,7 @@ func TestDisk_FullLosesNothing(t *testing.T) {
 		t.Fatalf("the server did not come up: %s", server.ending())
 	}
 	l := startLoad(s, 5*time.Millisecond)
-	server.expectEnd("local store has failed and must be opened again")
+	server.expectEnd(cli.ExitFailed, "local store has failed and must be opened again")
 	before := len(l.jobs())
 	server = s.start()
 	jobs := l.drain()

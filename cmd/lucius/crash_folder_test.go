@@ -10,24 +10,26 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // expectLost fails unless the server ends by itself, and its log says once that it lost its
 // folder.
 func (p *process) expectLost() {
 	p.t.Helper()
-	p.expectEnd("data directory was removed or replaced while it was open: ")
+	p.expectEnd(cli.ExitLost, "data directory was removed or replaced while it was open: ")
 	if !strings.Contains(p.said.String(), p.site.data) {
 		p.t.Errorf("the log does not name the folder: %s", p.said.String())
 	}
 }
 
-// expectEnd fails unless the server ends by itself with status 1, and its log says once why.
-func (p *process) expectEnd(why string) {
+// expectEnd fails unless the server ends by itself with the status, and its log says once why.
+func (p *process) expectEnd(status int, why string) {
 	p.t.Helper()
 	p.wait()
-	if said := p.said.String(); p.cmd.ProcessState.ExitCode() != 1 || strings.Count(said, why) != 1 || strings.Contains(said, "goroutine ") {
-		p.t.Errorf("the server ended with %s, want status 1 and once %q", p.ending(), why)
+	if said := p.said.String(); p.cmd.ProcessState.ExitCode() != status || strings.Count(said, why) != 1 || strings.Contains(said, "goroutine ") {
+		p.t.Errorf("the server ended with %s, want status %d and once %q", p.ending(), status, why)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // program is a running command line.
@@ -95,6 +96,9 @@ func found(format string, args ...any) error {
 func exitCode(err error) int {
 	if _, ok := errors.AsType[*seqledger.IllegalTransitionError](err); ok {
 		return cli.ExitDefect
+	}
+	if errors.Is(err, tablestore.ErrLost) {
+		return cli.ExitLost
 	}
 	return cli.ExitCode(err)
 }

@@ -21,7 +21,8 @@ import (
 )
 
 // The exit codes of all commands. ExitDefect is that of a server that stopped because it had
-// detected an internal defect.
+// detected an internal defect, ExitLost of one whose open data folder was removed or replaced:
+// started again before the folder is back, it would make an empty store.
 const (
 	ExitFailed      = 1
 	ExitUsage       = 2
@@ -31,6 +32,7 @@ const (
 	ExitRefused     = 6
 	ExitAttention   = 7
 	ExitDefect      = 70
+	ExitLost        = 71
 	ExitInterrupted = 130
 )
 
@@ -49,6 +51,7 @@ const exitCodesHelp = `Every command exits with one of these codes:
        command that no protocol, or no schema of its protocol, accepts
     7  lucius attention found something
    70  the server detected an internal defect and stopped
+   71  the server's data folder was removed or replaced while it was open
   130  interrupted`
 
 // Error is an error with an exit code. Its text is a sentence for people.

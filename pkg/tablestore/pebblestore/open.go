@@ -33,8 +33,7 @@ func Open(options Options) (*Store, error) {
 		options.FS = vfs.Default
 	}
 	if options.Fatal == nil {
-		options.Fatal = func(cause error) {
-			options.Logger.Error("local store has failed and must be opened again: the process ends", "dir", options.Dir, "error", cause)
+		options.Fatal = func(error) {
 			os.Exit(1) //nolint:revive // The content of the disk is unknown: nothing may go on.
 		}
 	}
@@ -161,8 +160,12 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 		return nil, cannotOpen(err)
 	}
 	e := &engine{
-		fence:  &fence{FS: options.FS, folder: folder, fatal: options.Fatal},
+		fence:  &fence{FS: options.FS, folder: folder},
 		logger: options.Logger.With("dir", options.Dir), space: space,
+	}
+	e.fence.fatal = func(cause error) {
+		e.logger.Error("local store has failed and must be opened again: the process ends", "error", cause)
+		options.Fatal(cause)
 	}
 	db, header, err := e.open(options, fresh, lock)
 	if err != nil {

@@ -58,7 +58,7 @@ type Options struct {
 	// Fatal is called when a write or sync has failed, the directory was removed or replaced
 	// while it was open, or a file in it is found to be damaged. It must not return, and must
 	// end the process: the content of the disk is unknown until the directory is opened again.
-	// Optional. Defaults to an entry in the log and [os.Exit].
+	// The log has the cause. Optional. Defaults to [os.Exit] with status 1.
 	Fatal func(cause error)
 
 	// Logger gets failures at level error and the storage engine's messages at
