@@ -35,7 +35,7 @@ protocolsConfigMap: mine
 tlsSecret: tls
 env: {LUCIUS_RETENTION: 24h, LUCIUS_LISTEN_ADDR: ":8080"}
 envFromSecrets: [more]
-serviceMonitor: {enabled: true, tokenSecret: scrape}
+serviceMonitor: {enabled: true, tokenSecret: scrape, tlsConfig: {ca: {secret: {name: tls, key: ca.crt}}, serverName: lucius.example}}
 ingress: {enabled: true, host: lucius.example, tlsSecret: web}
 serviceAccount: {annotations: {azure.workload.identity/client-id: "1"}}
 podLabels: {azure.workload.identity/use: "true"}
@@ -164,7 +164,9 @@ func TestChart_RunsReplicasOnAzure(t *testing.T) {
 	manifest[networkingv1.Ingress](t, made, "ingress.yaml")
 	manifest[corev1.ServiceAccount](t, made, "serviceaccount.yaml")
 	monitor := manifest[map[string]any](t, made, "servicemonitor.yaml")
-	if !strings.Contains(made["servicemonitor.yaml"], "scheme: https") || monitor["kind"] != "ServiceMonitor" {
+	endpoint := monitor["spec"].(map[string]any)["endpoints"].([]any)[0].(map[string]any)
+	tls, _ := endpoint["tlsConfig"].(map[string]any)
+	if endpoint["scheme"] != "https" || tls["serverName"] != "lucius.example" || monitor["kind"] != "ServiceMonitor" {
 		t.Errorf("the monitor is %v", monitor)
 	}
 }
@@ -231,17 +233,18 @@ func TestChart_RunsReplicasOnPostgreSQL(t *testing.T) {
 func TestChart_RefusesWhatWouldNotStart(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		`protocols: {doc.yaml: x}`:                                  "auth.tokensSecret or auth.oidcIssuer",
-		`auth: {tokensSecret: t}`:                                   "protocols or protocolsConfigMap",
-		minimal + "storage: azure":                                  "azure.tableEndpoint is required",
-		minimal + "storage: postgresql":                             "storage",
-		minimal + "storage: postgres":                               "postgres.urlSecret is required",
-		minimal + "postgres: {migration: {serverRole: r}}":          "postgres.migration.urlSecret",
-		minimal + "replica: 3":                                      "replica",
-		minimal + "env: {PATH: /}":                                  "PATH",
-		minimal + "ingress: {enabled: true}":                        "ingress.host is required",
-		minimal + "serviceMonitor: {enabled: true}":                 "serviceMonitor.tokenSecret is required",
-		`{auth: {oidcIssuer: "https://i"}, protocols: {a.yaml: x}}`: "auth.oidcAudience is required",
+		`protocols: {doc.yaml: x}`:                                                "auth.tokensSecret or auth.oidcIssuer",
+		`auth: {tokensSecret: t}`:                                                 "protocols or protocolsConfigMap",
+		minimal + "storage: azure":                                                "azure.tableEndpoint is required",
+		minimal + "storage: postgresql":                                           "storage",
+		minimal + "storage: postgres":                                             "postgres.urlSecret is required",
+		minimal + "postgres: {migration: {serverRole: r}}":                        "postgres.migration.urlSecret",
+		minimal + "replica: 3":                                                    "replica",
+		minimal + "env: {PATH: /}":                                                "PATH",
+		minimal + "ingress: {enabled: true}":                                      "ingress.host is required",
+		minimal + "serviceMonitor: {enabled: true}":                               "serviceMonitor.tokenSecret is required",
+		minimal + "tlsSecret: t\nserviceMonitor: {enabled: true, tokenSecret: s}": "serviceMonitor.tlsConfig",
+		`{auth: {oidcIssuer: "https://i"}, protocols: {a.yaml: x}}`:               "auth.oidcAudience is required",
 	} {
 		if _, err := render(t, text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s is answered %v", text, err)
