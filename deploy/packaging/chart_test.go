@@ -33,7 +33,7 @@ azure: {tableEndpoint: "https://a.table.core.windows.net", serviceBusNamespace: 
 auth: {oidcIssuer: "https://issuer.example", oidcAudience: lucius}
 protocolsConfigMap: mine
 tlsSecret: tls
-env: {LUCIUS_RETENTION: 24h, LUCIUS_LISTEN_ADDR: ":8080"}
+env: {LUCIUS_RETENTION: 24h, LUCIUS_LISTEN_ADDR: ":8080", LUCIUS_MAX_BODY_BYTES: 2097152, LUCIUS_SERVICEBUS_REPLIES: true}
 envFromSecrets: [more]
 serviceMonitor: {enabled: true, tokenSecret: scrape, tlsConfig: {ca: {secret: {name: tls, key: ca.crt}}, serverName: lucius.example}}
 ingress: {enabled: true, host: lucius.example, tlsSecret: web}
@@ -147,6 +147,7 @@ func TestChart_RunsReplicasOnAzure(t *testing.T) {
 	for name, want := range map[string]string{
 		"LUCIUS_STORAGE_BACKEND": "ledger", "LUCIUS_TABLE_ENDPOINT": "https://a.table.core.windows.net", "LUCIUS_BUS": "servicebus",
 		"LUCIUS_OIDC_AUDIENCE": "lucius", "LUCIUS_RETENTION": "24h", "LUCIUS_TLS_CERT": "/etc/lucius/tls/tls.crt",
+		"LUCIUS_MAX_BODY_BYTES": "2097152", "LUCIUS_SERVICEBUS_REPLIES": "true",
 	} {
 		if got := variables(pod)[name]; got != want {
 			t.Errorf("%s is %q", name, got)

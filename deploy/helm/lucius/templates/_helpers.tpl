@@ -82,7 +82,8 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- range $name, $value := merge (dict) .Values.env $env }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  {{- /* A number of a values file is a float64, which toString writes as 2.097152e+06. */}}
+  value: {{ kindIs "float64" $value | ternary (toJson $value) (toString $value) | quote }}
 {{- end }}
 {{- end }}
 
