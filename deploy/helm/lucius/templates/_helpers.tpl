@@ -109,8 +109,8 @@ spec:
   serviceAccountName: {{ include "lucius.account" . }}
   {{- include "lucius.pullSecrets" . | nindent 2 }}
   securityContext: {{ include "lucius.podSecurity" . }}
-  # LUCIUS_SHUTDOWN_GRACE, and half a minute for what is in hand.
-  terminationGracePeriodSeconds: 60
+  # The sleep before the stop, LUCIUS_SHUTDOWN_GRACE, and half a minute for what is in hand.
+  terminationGracePeriodSeconds: 65
   containers:
     - name: lucius
       image: {{ include "lucius.image" . }}
@@ -125,6 +125,8 @@ spec:
       {{- end }}
       ports:
         - {name: http, containerPort: 8080}
+      # A server that stops refuses connections. Proxies send new ones for some seconds more.
+      lifecycle: {preStop: {sleep: {seconds: 5}}}
       # A store that is opened after a crash may take a while.
       startupProbe: {httpGet: {path: /healthz, port: http, scheme: {{ include "lucius.scheme" . }}}, periodSeconds: 5, failureThreshold: 60}
       livenessProbe: {httpGet: {path: /healthz, port: http, scheme: {{ include "lucius.scheme" . }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
