@@ -36,7 +36,9 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 
 // openLocal opens the store in the data directory.
 func openLocal(ctx context.Context, cfg *config.Config, log *slog.Logger, m *programMetrics) (tablestore.Store, error) {
-	options := pebblestore.Options{Dir: cfg.DataDir, Logger: log, Fatal: func(cause error) { os.Exit(exitCode(cause)) }}
+	options := pebblestore.Options{Dir: cfg.DataDir, Logger: log, Fatal: func(cause error) {
+		os.Exit(exitCode(cause)) //nolint:revive // The store ends the process: nothing may go on.
+	}}
 	if m != nil {
 		options.Observe = m.observeLocal
 	}
