@@ -62,13 +62,14 @@ func (h history) firing(t *testing.T, rules []rulefmt.Rule) []string {
 
 // situations are those that the server's tests bring about, with the alerts that fire.
 var situations = map[string][]string{
-	"NormalHour": nil, "NothingToDo": nil, "FewWorkers": nil, "LongLivedTLS": nil, "PausedNoRelay": nil, "OneLine": nil,
+	"NormalHour": nil, "NothingToDo": nil, "FewWorkers": nil, "LongLivedTLS": nil, "OneLine": nil,
+	"PausedNoRelay":  {"LuciusRoleMissing"},
 	"NoWorker":       {"LuciusServiceWithoutWorker"},
 	"FailingService": {"LuciusServiceFailing"},
-	"NoRelay":        {"LuciusRelayStuck"},
+	"NoRelay":        {"LuciusRoleMissing", "LuciusRelayStuck"},
 	"DiskNearlyFull": {"LuciusDiskNearlyFull"},
 	"SlowStore":      {"LuciusSweeperLate"},
-	"NothingPurged":  {"LuciusRetentionBehind"},
+	"NothingPurged":  {"LuciusRoleMissing", "LuciusRetentionBehind"},
 	"StoreThatHangs": {"LuciusLoopStandsStill"},
 	"StoreThatFails": {"LuciusLoopFailing"},
 	"BlockedLine":    {"LuciusLineBlocked"},
@@ -127,13 +128,39 @@ func TestAlerts(t *testing.T) {
 	dashboardHasData(t, recorded["NormalHour"])
 }
 
+// tenMinutes returns a history in which these loops make passes, and Prometheus reads nothing else.
+func tenMinutes(loops ...model.LabelValue) history {
+	h := make(history, 20)
+	for i := range h {
+		h[i] = scrape{at: time.Unix(1_700_000_000, 0).Add(time.Duration(i) * interval), values: map[string]value{}}
+		for _, loop := range loops {
+			metric := model.Metric{"__name__": "lucius_loop_pass_seconds_count", "loop": loop}
+			h[i].values[metric.String()] = value{metric, float64(i)}
+		}
+	}
+	return h
+}
+
+// No series is about a process that does not run.
+func TestAlerts_OfRolesThatNoProcessHas(t *testing.T) {
+	t.Parallel()
+	rules := alerts(t)
+	for missing, h := range map[string]history{
+		"a process":   tenMinutes(),
+		"the sweeper": tenMinutes("relay"),
+		"the relay":   tenMinutes("sweeper"),
+	} {
+		if firing := h.firing(t, rules); !slices.Equal(firing, []string{"LuciusRoleMissing"}) {
+			t.Errorf("without %s %v fire", missing, firing)
+		}
+	}
+}
+
 // with returns the history with more series, which are constant.
 func (h history) with(series ...value) history {
 	h = slices.Clone(h)
 	for i := range h {
-		if h[i].values = maps.Clone(h[i].values); h[i].values == nil {
-			h[i].values = map[string]value{}
-		}
+		h[i].values = maps.Clone(h[i].values)
 		for _, one := range series {
 			h[i].values[one.metric.String()] = one
 		}
@@ -144,12 +171,8 @@ func (h history) with(series ...value) history {
 // What a process counted before its first scrape is no increase.
 func TestAlerts_OfCountsBeforeTheFirstScrape(t *testing.T) {
 	t.Parallel()
-	rules, begun := alerts(t), time.Unix(1_700_000_000, 0)
-	h := make(history, 20)
-	for i := range h {
-		h[i].at = begun.Add(time.Duration(i) * interval)
-	}
-	h = h.with(
+	rules := alerts(t)
+	h := tenMinutes("relay", "sweeper").with(
 		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "missed"}, 5},
 		value{model.Metric{"__name__": "lucius_schedule_fires_total", "outcome": "refused"}, 0},
 		value{model.Metric{"__name__": "lucius_reconciler_repaired_total"}, 5},
@@ -158,7 +181,7 @@ func TestAlerts_OfCountsBeforeTheFirstScrape(t *testing.T) {
 	for age, want := range map[time.Duration][]string{
 		time.Second: {"LuciusJobsExpire", "LuciusScheduleLost", "LuciusDefectRepaired"}, 2 * time.Hour: {},
 	} {
-		started := float64(begun.Add(-age).Unix())
+		started := float64(h[0].at.Add(-age).Unix())
 		firing := h.with(value{model.Metric{"__name__": "process_start_time_seconds"}, started}).firing(t, rules)
 		if !slices.Equal(firing, want) {
 			t.Errorf("of a process that is %s old %v fire, want %v", age, firing, want)
