@@ -211,11 +211,13 @@ func (b *Bulk) work(ctx context.Context, op Operation) error {
 	gap := time.Duration(float64(time.Second) / op.RatePerSecond)
 	pause := time.Duration(0) // until the work continues, if the worker frees its permit
 	for !w.over() && ctx.Err() == nil {
-		next := w.pace.ReserveN(time.Now(), 1)
-		if pause = next.Delay(); time.Since(w.worked) > maxIdle+gap {
+		now := time.Now()
+		next := w.pace.ReserveN(now, 1)
+		if pause = next.DelayFrom(now); now.Sub(w.worked) > maxIdle+gap {
 			pause = max(pause, 2*maxIdle) // No progress: the tenants are at their limits, or the store fails.
 		}
-		if next.Cancel(); pause > maxIdle {
+		// At a later time than now, as Cancel takes, it would not give back a token that was available.
+		if next.CancelAt(now); pause > maxIdle {
 			break
 		}
 		pause = 0
