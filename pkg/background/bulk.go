@@ -67,7 +67,7 @@ type BulkConfig struct {
 // The worker reads the HEAD before each item, so once Cancel has returned, no job is
 // started; those being changed at that moment are finished. A tenant at its limit of jobs
 // in flight is skipped for a second while the other tenants' jobs go on. If the store is
-// unavailable, the job waits.
+// unavailable, the job waits; in a retry of named jobs, so do those after it.
 type Bulk struct {
 	cfg     BulkConfig
 	walk    ledger.Walker
@@ -178,6 +178,8 @@ type bulkWorker struct {
 	waiting []*itemRow // without an outcome, in the order of their turns
 	counts  Counts     // the sum of the stored outcomes
 	pace    *rate.Limiter
+	inOrder bool      // the order of the reruns is that of the items: a retry of named jobs
+	began   time.Time // when the turn began: what waits then waits for the whole turn
 
 	mu      sync.Mutex           // Guards all below. Not held while a job is changed.
 	fresh   []*itemRow           // items with an outcome that is not stored yet
@@ -192,7 +194,7 @@ type bulkWorker struct {
 // to give up the lease.
 func (b *Bulk) work(ctx context.Context, op Operation) error {
 	w := &bulkWorker{
-		Bulk: b, op: op, pace: rate.NewLimiter(rate.Limit(op.RatePerSecond), 1),
+		Bulk: b, op: op, inOrder: op.Kind == KindRetry && op.Named, pace: rate.NewLimiter(rate.Limit(op.RatePerSecond), 1),
 		blocked: map[string]time.Time{}, worked: time.Now(), stopped: op.State != OperationRunning,
 	}
 	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, b.cfg.Operations.itemQuery(op.ID, op.Set, 0))
@@ -243,11 +245,17 @@ func (w *bulkWorker) over() bool { return w.stopped || len(w.waiting) == 0 }
 // turn tries items for about a second of work at the operation's rate, some concurrently, and
 // returns how many. Items that get no outcome move to the end of the queue, so that they hold
 // up no others.
+//
+// Reruns take their places in the lines in the order in which they are made. So a retry of named
+// jobs tries one at a time, and an item without an outcome stays before the others of its tenant.
 func (w *bulkWorker) turn(ctx context.Context) int {
+	w.began = time.Now()
 	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
 	tried := map[*itemRow]bool{}
 	var group errgroup.Group
-	group.SetLimit(bulkParallel)
+	if group.SetLimit(bulkParallel); w.inOrder {
+		group.SetLimit(1)
+	}
 	for _, item := range w.waiting {
 		if len(tried) == size {
 			break
@@ -267,22 +275,25 @@ func (w *bulkWorker) turn(ctx context.Context) int {
 	_ = group.Wait() // note handles the errors.
 	var late []*itemRow
 	w.waiting = slices.DeleteFunc(w.waiting, func(item *itemRow) bool {
-		if tried[item] && item.Outcome == ItemWaiting {
+		moved := item.Outcome == ItemWaiting && tried[item] && !w.inOrder
+		if moved {
 			late = append(late, item)
 		}
-		return tried[item]
+		return moved || item.Outcome != ItemWaiting
 	})
 	w.waiting = append(w.waiting, late...)
 	return len(tried)
 }
 
-// ready reports whether the item may be tried now.
+// ready reports whether the item may be tried in this turn.
 func (w *bulkWorker) ready(item *itemRow) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	return !w.stopped && !w.until.After(now) && !w.blocked[item.Tenant].After(now)
+	return !w.stopped && !w.until.After(w.began) && !w.blocked[item.Tenant].After(w.began)
 }
+
+// errNotReady is returned for an item that must wait for one before it.
+var errNotReady = errors.New("a job that is named before this one has no rerun yet")
 
 // note records that an item got its outcome or, for an error, what must wait: the tenant,
 // or all items.
@@ -294,6 +305,7 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 		w.fresh, w.worked = append(w.fresh, item), time.Now()
 	case lost(err):
 		w.stopped = true
+	case errors.Is(err, errNotReady):
 	case errors.Is(err, ledger.ErrTenantLimit):
 		w.blocked[item.Tenant] = time.Now().Add(retryDelay)
 	default:

@@ -15,8 +15,8 @@ import (
 )
 
 // apply changes the job of an item and sets the item's outcome. An error means that the
-// item keeps waiting: it is [ledger.ErrTenantLimit], an error of the store, or [errLost] if
-// the operation is over.
+// item keeps waiting: it is [ledger.ErrTenantLimit], an error of the store, [errNotReady], or
+// [errLost] if the operation is over.
 func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err := w.check(ctx); err != nil {
 		return err
@@ -25,7 +25,9 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err != nil {
 		return w.refused(ctx, item, err)
 	}
-	item.Tenant = agg.Job.TenantID
+	if item.Tenant = agg.Job.TenantID; w.inOrder && !w.ready(item) {
+		return errNotReady
+	}
 	live := w.op.Kind != KindRetry
 	if live { // A worker that crashed may have changed the job.
 		switch done, err := w.madeByThis(ctx, item.JobID); {

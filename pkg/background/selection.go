@@ -84,11 +84,11 @@ func (e *Edits) rerun(jobID string) commands.Rerun {
 type BulkRequest struct {
 	// Kind is what to do. Optional. Defaults to [KindRetry].
 	Kind Kind
-	// JobIDs names the jobs, in processing order. Without it, Filter selects them: for a
-	// retry, jobs without a rerun that ended in its State, by default FAILED_FINAL, newest first;
-	// otherwise live jobs that the operation would change. Of jobs that SUCCEEDED it must have a
-	// CreatedBefore in the past, so that a repeat with the same one selects no rerun of the
-	// operations before.
+	// JobIDs names the jobs. A retry reruns those of a tenant in this order. Without it, Filter
+	// selects them: for a retry, jobs without a rerun that ended in its State, by default
+	// FAILED_FINAL, newest first; otherwise live jobs that the operation would change. Of jobs that
+	// SUCCEEDED it must have a CreatedBefore in the past, so that a repeat with the same one selects
+	// no rerun of the operations before.
 	JobIDs []string
 	Filter search.Filter
 	// After is a truncated operation with the same Filter. Its jobs, and all before them, are left
