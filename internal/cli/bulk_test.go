@@ -384,7 +384,7 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 		"--protocol", "current", "--rate", "20/s", "--yes"}
 	first, second := operation(api.OperationStateDone, 2), operation(api.OperationStateDone, 2)
 	first.Truncated, second.OperationID = true, "second"
-	const asks = `{%s"created_after":"2025-12-28T12:00:00.000Z","created_before":"%s","payload_patch":{"model":"v3"},"protocol":"current",` +
+	const asks = `{%s"created_after":"2025-12-28T12:00:00.000Z","created_before":"%s",%s"payload_patch":{"model":"v3"},"protocol":"current",` +
 		`"rate_per_second":20,"request_type":"doc.ingest","state":"SUCCEEDED"}`
 	other, earlier := first, second
 	earlier.Filter = api.OperationFilter{
@@ -394,29 +394,44 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 	other.Filter = earlier.Filter
 	over := earlier
 	over.Filter.CreatedBefore = at(31 * 24 * time.Hour) // It has none of the jobs that are asked for.
+	ended := earlier
+	ended.Filter.EndedAfter, ended.Filter.EndedBefore = at(7*24*time.Hour+2*time.Hour), at(3*time.Hour)
+	const asBefore, aMinuteAgo = "2026-01-27T10:00:00.000Z", "2026-01-27T11:59:00.000Z"
+	const goesOn = "lucius: goes on with the jobs accepted before 2026-01-27T10:00:00Z, as operation second did"
 	for _, test := range []struct {
+		flags  string
 		before []api.Operation
 		time   string
+		ended  string
 		says   string
 	}{
-		{nil, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs accepted before 2026-01-27T11:59:00Z\n"},
-		{[]api.Operation{other}, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs"},
-		{[]api.Operation{over}, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs"},
-		{[]api.Operation{other, earlier}, "2026-01-27T10:00:00.000Z", "lucius: goes on with the jobs accepted before 2026-01-27T10:00:00Z, as operation second did"},
+		{"", nil, aMinuteAgo, "", "lucius: repeats jobs accepted before 2026-01-27T11:59:00Z\n"},
+		{"", []api.Operation{other}, aMinuteAgo, "", "lucius: repeats jobs"},
+		{"", []api.Operation{over}, aMinuteAgo, "", "lucius: repeats jobs"},
+		{"", []api.Operation{other, earlier}, asBefore, "", goesOn},
+		{ // An age is another time by now, a point in time is not.
+			"--ended-after 7d --ended-before 1h", []api.Operation{earlier, ended}, asBefore,
+			`"ended_after":"2026-01-20T12:00:00.000Z","ended_before":"2026-01-27T11:00:00.000Z",`, goesOn,
+		},
+		{
+			"--ended-after 7d --ended-before 2026-01-27T11:00:00Z", []api.Operation{earlier, ended}, aMinuteAgo,
+			`"ended_after":"2026-01-20T12:00:00.000Z","ended_before":"2026-01-27T11:00:00.000Z",`, "lucius: repeats jobs",
+		},
+		{"--ended-after 7d", []api.Operation{earlier}, aMinuteAgo, `"ended_after":"2026-01-20T12:00:00.000Z",`, "lucius: repeats jobs"},
 	} {
 		server := newScripted(t, map[string][]any{
 			"GET /v1/admin/retries": {api.OperationPage{Operations: test.before}}, retries: {first, second},
 			"GET /v1/admin/operations/" + operationID: {first}, "GET /v1/admin/operations/second": {second},
 		})
 		l := newLine(t, server.url)
-		if _, err := l.run(t, args...); err != nil {
+		if _, err := l.run(t, append(slices.Clone(args), strings.Fields(test.flags)...)...); err != nil {
 			t.Error(err)
 		}
 		if notes := l.notes.String(); !strings.Contains(notes, test.says) || !strings.Contains(notes, "goes on with the jobs that follow those of operation "+operationID) {
 			t.Errorf("the notes are %s", notes)
 		}
-		server.wantAsked(t, "GET /v1/admin/retries limit=1000", retries+" "+fmt.Sprintf(asks, "", test.time),
-			"GET /v1/admin/operations/"+operationID+" limit=1000", retries+" "+fmt.Sprintf(asks, `"after":"`+operationID+`",`, test.time),
+		server.wantAsked(t, "GET /v1/admin/retries limit=1000", retries+" "+fmt.Sprintf(asks, "", test.time, test.ended),
+			"GET /v1/admin/operations/"+operationID+" limit=1000", retries+" "+fmt.Sprintf(asks, `"after":"`+operationID+`",`, test.time, test.ended),
 			"GET /v1/admin/operations/second limit=1000")
 		if server.keys[1] == server.keys[3] {
 			t.Error("both operations have one key")

@@ -75,7 +75,7 @@ func (t *tool) retry() *cobra.Command {
 		case r.after != "":
 			err = s.takeTimes(ctx, &r, &request)
 		case state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0:
-			request.CreatedBefore, err = s.repetition(ctx, &request)
+			request.CreatedBefore, err = s.repetition(ctx, &r, &request)
 		}
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ const repetitionLead = time.Minute
 
 // repetition returns before when the jobs were accepted that the request repeats: as an earlier
 // operation of the same request says, which this one goes on with; else a minute ago.
-func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (before api.Time, err error) {
+func (s *session) repetition(ctx context.Context, r *retry, request *api.RetryRequest) (before api.Time, err error) {
 	before = api.NewTime(s.now().Add(-repetitionLead).Truncate(time.Second))
 	page, err := call[api.OperationPage](s.ListRetries(ctx, &api.ListRetriesParams{
 		TenantID: request.TenantID, Limit: new(api.Limit(largestPage)),
@@ -147,7 +147,7 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 	}
 	for i := range page.Operations {
 		op := &page.Operations[i]
-		if !repeats(op, request) || !op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
+		if !r.repeats(op, request) || !op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
 			continue
 		}
 		patch := op.PayloadPatch
@@ -183,8 +183,9 @@ func exactly(text []byte) (value any) {
 }
 
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out
-// the patch, which lists may lack, and the times of acceptance: one of them may be given as an age.
-func repeats(op *api.Operation, request *api.RetryRequest) bool {
+// the patch, which lists may lack, the times of acceptance, and those of the end that are given as
+// ages, which were other times then.
+func (r *retry) repeats(op *api.Operation, request *api.RetryRequest) bool {
 	describe := func(filter api.OperationFilter, start string, edits ...any) string {
 		filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
 		text, _ := json.Marshal([]any{filter, start, edits})
@@ -194,6 +195,12 @@ func repeats(op *api.Operation, request *api.RetryRequest) bool {
 		TenantID: value(request.TenantID), DocID: value(request.DocID), Tags: request.Tags, RequestType: value(request.RequestType),
 		State: api.JobState(request.State), Service: value(request.Service), StepType: value(request.StepType),
 		ErrorCode: value(request.ErrorCode), EndedAfter: request.EndedAfter, EndedBefore: request.EndedBefore,
+	}
+	if _, err := period(r.endedAfter); err == nil && !op.Filter.EndedAfter.IsZero() {
+		wanted.EndedAfter = op.Filter.EndedAfter
+	}
+	if _, err := period(r.endedBefore); err == nil && !op.Filter.EndedBefore.IsZero() {
+		wanted.EndedBefore = op.Filter.EndedBefore
 	}
 	start := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart)))
 	return !op.Named &&
