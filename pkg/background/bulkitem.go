@@ -32,7 +32,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if live { // A worker that crashed may have changed the job.
 		switch done, err := w.madeByThis(ctx, item.JobID); {
 		case err != nil:
-			return err
+			return w.refused(ctx, item, err)
 		case done:
 			item.Outcome = ItemApplied
 			return nil
@@ -63,12 +63,15 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 // from the other starting point, and both would write to the same output.
 func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statemachine.Job) error {
 	by, err := w.cfg.Operations.cfg.Ledger.SupersededBy(ctx, job)
-	if err != nil || by == "" {
-		return err
+	own := false
+	if err == nil && by != "" {
+		own, err = w.madeByThis(ctx, by)
 	}
-	own, err := w.madeByThis(ctx, by)
 	if err != nil {
-		return err
+		return w.refused(ctx, item, err)
+	}
+	if by == "" {
+		return nil
 	}
 	if item.Outcome, item.NewJobID = ItemApplied, by; !own {
 		item.Outcome, item.Detail = ItemSkipped, "The job no longer matches: it was rerun."
@@ -95,7 +98,7 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 		own := !accepted.Replayed
 		if !own { // The history tells whether this operation made the rerun before a crash.
 			if own, err = w.madeByThis(ctx, accepted.Job.ID); err != nil {
-				return err
+				return w.refused(ctx, item, err)
 			}
 		}
 		if !own && !w.op.Named && accepted.Job.State == statemachine.JobCancelled {
@@ -167,10 +170,8 @@ const maxDetail = 1024
 // refused sets the outcome of a job that was not changed, or returns err if the job must
 // wait for its tenant or the store.
 func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
-	for _, temporary := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
-		if temporary != nil && errors.Is(err, temporary) {
-			return err
-		}
+	if errors.Is(err, ledger.ErrTenantLimit) || tablestore.IsOutage(err) || ctx.Err() != nil {
+		return err
 	}
 	reason := apierror.From(ledger.Problem(err))
 	detail := reason.Summary() // It may name a key of the payload, which has any length.
