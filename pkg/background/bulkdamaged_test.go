@@ -2,6 +2,7 @@ package background_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/musttest"
@@ -10,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // damaged is a ledger that cannot decode some rows of one job.
@@ -82,6 +84,52 @@ func TestBulk_ADamagedJobFails(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A damaged job is one of those that an operation selects, which then says that it failed. A preview
+// counts it, but cannot show it.
+func TestCreate_SelectsADamagedJob(t *testing.T) {
+	t.Parallel()
+	for kind, add := range map[background.Kind]func(w *world) string{
+		background.KindCancel: func(w *world) string { return w.accept("t", "OCR") },
+		background.KindRetry:  func(w *world) string { return w.fail("t", "x") },
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := open(t, ledgertest.Split())
+			all := []string{add(w), add(w), add(w)}
+			service := damagedOperations(t, w, &damaged{OperationsLedger: w.Ledger, jobID: all[1], job: true})
+			request := background.BulkRequest{Kind: kind, All: true, Reason: "why"}
+			preview, err := service.Preview(t.Context(), request)
+			if err != nil || preview.Matched != 3 || len(preview.Sample) != 2 {
+				t.Errorf("%+v, %v", preview, err)
+			}
+			op := create(t, service, "", request)
+			runOnce(t, runner(t, service))
+			page := get(t, service, op.ID)
+			if op.Matched != 3 || page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 2, Failed: 1}) {
+				t.Errorf("%+v, items %+v", page.Operation, page.Items)
+			}
+		})
+	}
+}
+
+// A preview passes over a job whose rerun it cannot plan, because its payload is damaged.
+func TestPreview_PassesOverADamagedPayload(t *testing.T) {
+	t.Parallel()
+	w := open(t, ledgertest.Split())
+	bad := w.fail("t", "x")
+	w.fail("t", "x")
+	store := storetest.Hooked(w.Store, func(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+		if key := r.Key(); key.Partition == tablestore.Escape(bad) && strings.HasPrefix(key.Row, "COMMAND") {
+			return tablestore.ErrCorrupt
+		}
+		return do(ctx)
+	})
+	preview, err := open(t, store).Preview(t.Context(), background.BulkRequest{All: true})
+	if err != nil || preview.Matched != 2 || len(preview.Sample) != 1 || preview.Sample[0].Job.ID == bad {
+		t.Errorf("%+v, %v", preview, err)
 	}
 }
 

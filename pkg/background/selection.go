@@ -330,7 +330,11 @@ func (s *Operations) sample(ctx context.Context, r *BulkRequest, jobs []*search.
 		if r.Kind == KindRetry {
 			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
 			if one.Plan = &plan; err != nil {
-				if one.Plan, one.Refused = nil, apierror.From(err); apierror.MayPass(err) {
+				one.Plan, one.Refused = nil, apierror.From(err)
+				if one.Refused.Code == apierror.Internal && ctx.Err() == nil {
+					continue // Its rows cannot be decoded: the operation will say that it failed.
+				}
+				if apierror.MayPass(err) {
 					return nil, err
 				}
 			}

@@ -72,6 +72,9 @@ func (o *Operator) Retry(ctx context.Context, r RetryRequest) (report Report, er
 			if err = failed; err != nil || r.Limit > 0 && report.Matched >= r.Limit {
 				break
 			}
+			if found.Damaged { // The log of its relay names it.
+				continue
+			}
 			if err = o.retryJob(ctx, found.Job, r, &report); err != nil {
 				break
 			}

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"iter"
 	"slices"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -77,4 +79,25 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A retry of all goes past a job whose rows cannot be decoded.
+func TestOperator_RetryGoesPastADamagedJob(t *testing.T) {
+	t.Parallel()
+	bad := ""
+	hook := func(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+		if bad != "" && r.Key().Partition == tablestore.Escape(bad) {
+			return tablestore.ErrCorrupt
+		}
+		return do(ctx)
+	}
+	b := setupOn(t, storetest.Hooked(ledgertest.Split(), hook), statemachine.BusServiceBus)
+	b.accept()
+	damaged := b.accept()
+	b.accept()
+	bad = damaged
+	report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), outbox.RetryRequest{})
+	if err != nil || report.Retried != 2 {
+		t.Errorf("%+v, %v", report, err)
+	}
 }

@@ -97,7 +97,7 @@ func (c *tallies) count(jobs iter.Seq2[*Found, error], retrying bool) error {
 		if err != nil {
 			return err
 		}
-		if found.SupersededBy != "" && !c.resolved {
+		if found.SupersededBy != "" && !c.resolved || found.Damaged && found.EndedAt.IsZero() { // Its list does not say how it ended.
 			continue
 		}
 		kind := FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", retrying}
@@ -186,6 +186,9 @@ func (x *Finder) retrying(ctx context.Context, f Filter) iter.Seq2[*Found, error
 		for found, err := range x.Find(ctx, &live, nil) {
 			if err != nil {
 				return err
+			}
+			if found.Damaged { // It is of no known group.
+				continue
 			}
 			step := &found.Job.Steps[found.Job.Job.CurrentStepIndex]
 			if known[found.JobID] || !within(step.UpdatedAt, f.EndedAfter, f.EndedBefore) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // Source is the part of the ledger in which a [Finder] finds jobs.
@@ -45,7 +46,9 @@ type Finder struct {
 // rows hold it.
 type Found struct {
 	Hint
-	Job *statemachine.Aggregate // nil if it was not read, or does not exist
+	Job *statemachine.Aggregate // nil if it was not read, does not exist or is Damaged
+	// Damaged reports that the job's rows cannot be decoded: it exists, and may not match.
+	Damaged bool
 	// After is [Filter.After] of a search for the ended jobs that follow this one.
 	After string
 
@@ -94,7 +97,8 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 // reads the first 2,000 whose commit may be under way; an atomic store has none. It ends after
 // 100,000 entries, of which one whose job is read counts for five.
 //
-// It reads live jobs, in no particular order, and yields those with two slots perhaps twice.
+// It reads live jobs, in no particular order, and yields those with two slots perhaps twice. A job
+// that is [Found.Damaged] is yielded, too.
 func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[*Found, error] {
 	return sequence(func(yield func(*Found) bool) error {
 		pages := x.live(ctx, f, wanted)
@@ -135,7 +139,7 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 					return err
 				}
 				page = slices.DeleteFunc(page, func(found *Found) bool {
-					return found.Job == nil || !wanted(found.Job.Job.State) || !f.Matches(found.Job)
+					return !found.Damaged && (found.Job == nil || !wanted(found.Job.Job.State) || !f.Matches(found.Job))
 				})
 				if !yield(page) {
 					return nil
@@ -341,8 +345,10 @@ func (x *Finder) check(ctx context.Context, f *Filter, ended []*Found) error {
 			return err
 		}
 		for _, found := range part {
-			found.checked, found.wrong = true, found.Job == nil || !f.Matches(found.Job)
-			if !found.wrong {
+			if found.checked = true; found.Damaged {
+				continue
+			}
+			if found.wrong = found.Job == nil || !f.Matches(found.Job); !found.wrong {
 				found.IndexRow, found.message = ledger.IndexRowOf(found.Job), found.Job.Job.ErrorMessage
 			}
 			found.Job = nil // A caller may hold many.
@@ -360,8 +366,9 @@ func Named(ids []string) []*Found {
 	return named
 }
 
-// Read reads the jobs that have not been read, concurrently, and clears reruns that do not exist.
-// The error is the source's.
+// Read reads the jobs that have not been read, concurrently, and clears reruns that do not exist. It
+// marks the jobs whose rows cannot be decoded. The error is an outage of the source, or the
+// context's.
 func (x *Finder) Read(ctx context.Context, jobs []*Found) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readers)
@@ -371,21 +378,33 @@ func (x *Finder) Read(ctx context.Context, jobs []*Found) error {
 		}
 		group.Go(func() error {
 			agg, err := x.Source.Job(ctx, found.JobID)
-			if errors.Is(err, ledger.ErrJobNotFound) {
+			switch {
+			case errors.Is(err, ledger.ErrJobNotFound):
 				return nil
-			}
-			if err != nil {
+			case damaged(ctx, err):
+				found.Damaged = true
+				return nil
+			case err != nil:
 				return err
 			}
 			found.Job, found.TenantID = agg, cmp.Or(found.TenantID, agg.Job.TenantID)
 			if found.SupersededBy == "" {
 				return nil
 			}
-			if _, err = x.Source.Job(ctx, found.SupersededBy); errors.Is(err, ledger.ErrJobNotFound) {
-				found.SupersededBy, err = "", nil
+			_, err = x.Source.Job(ctx, found.SupersededBy)
+			switch {
+			case errors.Is(err, ledger.ErrJobNotFound):
+				found.SupersededBy = ""
+			case err != nil && !damaged(ctx, err): // A damaged one exists.
+				return err
 			}
-			return err
+			return nil
 		})
 	}
 	return group.Wait()
+}
+
+// damaged reports whether an error of the source is that of rows that cannot be decoded, which stay so.
+func damaged(ctx context.Context, err error) bool {
+	return err != nil && !tablestore.IsOutage(err) && ctx.Err() == nil
 }
