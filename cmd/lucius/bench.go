@@ -99,6 +99,10 @@ func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string,
 	}
 	server := exec.CommandContext(context.WithoutCancel(ctx), self, args...) //nolint:gosec // It is this program.
 	server.Stderr = p.Stderr
+	// The environment of a real server has no influence.
+	server.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "LUCIUS_") && !strings.HasPrefix(variable, "LUCIUS_TEST_")
+	})
 	out, err := server.StdoutPipe()
 	if err == nil {
 		err = server.Start()
