@@ -14,7 +14,7 @@ import (
 )
 
 // archived returns the line of a job that ended that many hours ago, with a history of two
-// changes.
+// changes, and of a callback that was refused between them.
 func archived(t *testing.T, id, tenant string, hours int) string {
 	t.Helper()
 	ended := api.NewTime(now.Add(-time.Duration(hours) * time.Hour))
@@ -22,7 +22,9 @@ func archived(t *testing.T, id, tenant string, hours int) string {
 		JobID: id, TenantID: tenant, RequestType: "doc.ingest", State: api.JobStateSucceeded, Rev: 2,
 		CreatedAt: api.NewTime(ended.Add(-time.Hour)), CompletedAt: ended, UpdatedAt: ended,
 	})
-	events := encode(t, []api.Event{{Rev: 1, Type: "job.accepted"}, {Rev: 2, Type: "step.succeeded"}, {Rev: 2, Type: "job.succeeded"}})
+	events := encode(t, []api.Event{
+		{Rev: 1, Type: "job.accepted"}, {Rev: 1, Type: "callback.rejected"}, {Rev: 2, Type: "step.succeeded"}, {Rev: 2, Type: "job.succeeded"},
+	})
 	return strings.TrimSuffix(text, "}") + `,"payload":{"n":1e2},"events":` + events + "}\n"
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,6 +61,17 @@ const FirstRejected = 900_000_000
 
 // lastRejected is the greatest number of a rejection. At 16 a minute it is reached after ten years.
 const lastRejected = 99_999_999
+
+// Merge adds the rejections with after < rev <= upTo to entries of the history, each after the change to its rev.
+func (r Rejections) Merge(entries []HistoryEntry, after, upTo int64) []HistoryEntry {
+	if more := r.History(after, upTo); len(more) > 0 {
+		entries = append(entries, more...)
+		slices.SortStableFunc(entries, func(a, b HistoryEntry) int {
+			return cmp.Or(cmp.Compare(a.Rev, b.Rev), cmp.Compare(a.Index, b.Index))
+		})
+	}
+	return entries
+}
 
 // History returns the rejections with after < rev <= upTo as entries of the job's
 // history; their indexes come after those of the changes, and never change. upTo 0 stands for no limit.

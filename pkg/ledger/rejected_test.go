@@ -1,8 +1,10 @@
 package ledger_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -55,6 +57,26 @@ func TestReject_KeepsTheNewest(t *testing.T) {
 		}
 		if entries := got.History(0, 1); len(entries) != 24 || entries[0].Detail != "ACK" {
 			t.Errorf("%d entries of rev 1", len(entries))
+		}
+	})
+}
+
+// The archive has the history in the order of the API, though a rejection is recorded apart from the changes.
+func TestReject_TheArchiveIsInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var archived *ledger.Archived
+		b := keeper(t, split(), func(_ context.Context, job *ledger.Archived) error { archived = job; return nil })
+		id := b.Submit(described())
+		if err := b.Reject(t.Context(), &b.Read(id).Job, rejection("early")); err != nil {
+			t.Fatal(err)
+		}
+		b.Apply(id, statemachine.Cancel{})
+		time.Sleep(time.Until(b.Entries(ledger.Retention, time.Now().Add(1000*time.Hour))[0].Due))
+		b.purgeDue(t)
+		at := slices.IndexFunc(archived.History, func(e ledger.HistoryEntry) bool { return e.Type == statemachine.EventCallbackRejected })
+		if at < 0 || !slices.IsSortedFunc(archived.History, func(a, b ledger.HistoryEntry) int { return cmp.Compare(a.EventID(), b.EventID()) }) {
+			t.Errorf("the archive has the history %+v", archived.History)
 		}
 	})
 }

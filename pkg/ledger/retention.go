@@ -384,7 +384,7 @@ func (l *Ledger) archive(ctx context.Context, s *snapshot) error {
 	if err != nil {
 		return err
 	}
-	archived.History = append(archived.History, rejected.History(0, 0)...)
+	archived.History = rejected.Merge(archived.History, 0, 0)
 	if err := l.cfg.Archive(ctx, archived); err != nil {
 		return fmt.Errorf("archive job %s: %w", job.ID, err)
 	}

@@ -8,7 +8,6 @@
 package search
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -146,13 +145,7 @@ func (s *Service) withRejected(ctx context.Context, jobID string, entries []ledg
 	if err != nil {
 		return nil, ledger.Problem(err)
 	}
-	if more := rejected.History(after, upTo); len(more) > 0 {
-		entries = append(entries, more...)
-		slices.SortStableFunc(entries, func(a, b ledger.HistoryEntry) int {
-			return cmp.Or(cmp.Compare(a.Rev, b.Rev), cmp.Compare(a.Index, b.Index))
-		})
-	}
-	return entries, nil
+	return rejected.Merge(entries, after, upTo), nil
 }
 
 // Rejected returns the job's callbacks that were rejected. The errors are
