@@ -21,7 +21,7 @@ func (t *tool) attention() *cobra.Command {
 		long: "Shows what needs an operator, the worst first, with the command that helps: work without workers, failures,\n" +
 			"blocked lines, missed times of schedules, pauses, closed services, circuits, stuck jobs, webhooks that were given\n" +
 			"up, and what the server warns of. With a token for some tenants it shows what is wrong for these. Exits with 7 if\n" +
-			"anything needs attention.",
+			"anything needs attention, and with 4 if the token may neither read nor administer a tenant.",
 		example: "  lucius attention\n  lucius attention -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		seen, err := s.look(ctx)
@@ -174,7 +174,10 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 		seen.Tenants = append(seen.Tenants, one)
 	}
 	if len(reads)+len(administers) == 0 {
-		return nil
+		if seen.Unready != "" || len(seen.Warnings) > 0 {
+			return nil
+		}
+		return &Error{Code: ExitForbidden, Err: errors.New("this requires the role read or admin: ask for a token that has one")}
 	}
 	list, err := call[api.MarkList](s.ListMarks(ctx))
 	seen.Marks = list.Marks

@@ -161,6 +161,27 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	}
 }
 
+// A token that shows no job does not say that nothing is wrong.
+func TestAttention_OfNoTenant(t *testing.T) {
+	t.Parallel()
+	answered := map[string]any{
+		"GET /readyz": api.Readiness{}, "GET /v1/whoami": api.Identity{Grants: []api.Grant{{Role: api.GrantRolePlatform}}},
+	}
+	l := newLine(t, answers(t, answered))
+	if out, err := l.run(t, "attention"); cli.ExitCode(err) != cli.ExitForbidden || out != "" || !strings.Contains(err.Error(), "the role read or admin") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for want, ready := range map[string]any{
+		"● The server is not ready: ": apierror.StoreUnavailable,
+		"nearly full":                 api.Readiness{Warnings: []string{"the disk is nearly full"}},
+	} {
+		answered["GET /readyz"] = ready
+		if out, err := l.run(t, "attention"); cli.ExitCode(err) != cli.ExitAttention || !strings.Contains(out, want) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
+
 // An administrator sees the results of operations.
 func TestAttention_SaysWhetherItHelped(t *testing.T) {
 	t.Parallel()
