@@ -53,7 +53,15 @@ func (p *program) bench() *cobra.Command {
 	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load runs before it is measured")
 	flags.StringVar(&options.Dir, "dir", "", "folder on the disk to measure; default is a temporary one")
 	output := flags.StringP("output", "o", "text", "text or json")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.runBench(cmd.Context(), options, *output) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		shown, ctx, end := p.withReader(cmd.Context())
+		defer end()
+		err := shown.runBench(ctx, options, *output)
+		if err != nil && ctx.Err() != nil {
+			return &cli.Error{Code: cli.ExitInterrupted, Err: errors.New("interrupted, and nothing was measured")}
+		}
+		return err
+	}
 	return cmd
 }
 

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -54,38 +53,14 @@ func (p *program) dev() *cobra.Command {
 	flags.BoolVar(&o.noOpen, "no-open", false, "do not open the API's page in a browser")
 	flags.BoolVar(&o.verbose, "verbose", false, "also show the pages of the server, and the course of the jobs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, end := context.WithCancel(cmd.Context())
+		shown, ctx, end := p.withReader(cmd.Context())
 		defer end()
-		shown := *p
-		shown.Stdout = endingWriter{p.Stdout, end}
-		// Neither a closed pipe nor a closed terminal kills the process, which has files to delete.
-		watched := make(chan os.Signal, 1)
-		signal.Notify(watched, syscall.SIGPIPE) // Of connections as well: only a failed write to the output counts.
-		defer signal.Stop(watched)
-		if !signal.Ignored(syscall.SIGHUP) { // As it is by nohup.
-			ctx, end = signal.NotifyContext(ctx, syscall.SIGHUP)
-			defer end()
-		}
 		if err := shown.runDev(ctx, &o, !flags.Changed("listen-addr")); ctx.Err() == nil {
 			return err
 		}
 		return nil // It was told to end, perhaps while it started.
 	}
 	return cmd
-}
-
-// endingWriter calls end when a write fails: the reader of the output has gone.
-type endingWriter struct {
-	to  io.Writer
-	end func()
-}
-
-func (w endingWriter) Write(text []byte) (int, error) {
-	n, err := w.to.Write(text)
-	if err != nil {
-		w.end()
-	}
-	return n, err
 }
 
 // runDev runs lucius dev. With anyPort it takes another port if that of the address is

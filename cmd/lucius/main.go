@@ -78,6 +78,39 @@ func withParent(ctx context.Context, interval time.Duration) context.Context {
 	return ctx
 }
 
+// withReader returns p and a context that also ends when the reader of the output or the terminal
+// has gone, for a command that has files to delete or a process to stop: neither kills it.
+func (p *program) withReader(ctx context.Context) (shown *program, reading context.Context, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	reader := *p
+	reader.Stdout = endingWriter{p.Stdout, cancel}
+	watched := make(chan os.Signal, 1)
+	signal.Notify(watched, syscall.SIGPIPE) // Of connections as well: only a failed write to the output counts.
+	stop := func() {}
+	if !signal.Ignored(syscall.SIGHUP) { // As it is by nohup.
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
+	return &reader, ctx, func() {
+		signal.Stop(watched)
+		stop()
+		cancel()
+	}
+}
+
+// endingWriter calls end when a write fails: the reader of the output has gone.
+type endingWriter struct {
+	to  io.Writer
+	end func()
+}
+
+func (w endingWriter) Write(text []byte) (int, error) {
+	n, err := w.to.Write(text)
+	if err != nil {
+		w.end()
+	}
+	return n, err
+}
+
 // checkError gives the error of a check that could not be done the code [cli.ExitUsage]:
 // [cli.ExitFailed] would say that the check found something.
 func checkError(err error) error {
