@@ -73,6 +73,12 @@ func TestAudit_OfACleanFolder(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
+	if err := p.run(interrupted, []string{"audit", "--data-dir", dir}); exitCode(err) != cli.ExitInterrupted {
+		t.Errorf("interrupted, the audit ends with %v", err)
+	}
 	out, code := auditCommand(t, "--data-dir", dir, "--quiescent")
 	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") || !strings.HasSuffix(out, ": 0 violations, 0 late\n") {
 		t.Errorf("the audit ends with %d: %s", code, out)

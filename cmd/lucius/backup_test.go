@@ -51,6 +51,7 @@ func TestBackup_IsRestored(t *testing.T) {
 	c.want(cli.ExitFailed, tokens+": backup cannot be used: manifest.json: it is no file of lucius backup", "restore", tokens, "--check")
 	c.want(cli.ExitUsage, "is a folder", "restore", data, "--check")
 	c.want(cli.ExitUsage, "no such file", "restore", file+".none", "--data-dir", restored)
+	interruptRestore(t, file)
 
 	// The command is known, and the job continues, as in the first server.
 	other := serveOn(t, restored, append(longTimeouts, "--auth-file", tokens)...)
@@ -95,6 +96,27 @@ func TestRestore_Interrupted(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder is left: %v", err)
+	}
+}
+
+// interruptRestore interrupts a restore once the backup is read. It leaves no folder.
+func interruptRestore(t *testing.T, backup string) {
+	t.Helper()
+	file, err := os.Open(backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	dir := t.TempDir()
+	p := &program{Env: cli.Env{Stdout: io.Discard, Stderr: io.Discard}}
+	err = p.runRestore(ctx, backup, file, filepath.Join(dir, "data"))
+	if exitCode(err) != cli.ExitInterrupted || strings.Contains(err.Error(), "read") {
+		t.Errorf("it ends with %v", err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("it leaves %v, %v", files, err)
 	}
 }
 

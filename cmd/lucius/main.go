@@ -143,7 +143,11 @@ func (p *program) run(ctx context.Context, args []string) error {
 	root := cli.Root(&p.Env, p.commands()...)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("lucius {{.Version}}\n")
-	return cli.Run(ctx, root, args)
+	err := cli.Run(ctx, root, args)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return &cli.Error{Code: cli.ExitInterrupted, Err: err}
+	}
+	return err
 }
 
 // version returns lucius version, which prints the version of the module that the binary

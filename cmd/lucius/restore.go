@@ -91,12 +91,13 @@ func (p *program) runRestore(ctx context.Context, name string, file io.Reader, d
 	if err != nil {
 		return checkError(err)
 	}
+	interrupted := &cli.Error{Code: cli.ExitInterrupted, Err: errors.New("interrupted, and nothing was restored")}
 	progress, end := p.Progress("restore")
 	unpacked, err := pebblestore.Unpack(file, pebblestore.RestoreOptions{Dir: dir, Progress: progress})
 	end()
 	switch {
 	case cli.ExitCode(err) == cli.ExitInterrupted:
-		return &cli.Error{Code: cli.ExitInterrupted, Err: errors.New("interrupted, and nothing was restored")}
+		return interrupted
 	case errors.Is(err, fs.ErrExist), errors.Is(err, pebblestore.ErrLocked):
 		return &cli.Error{Code: cli.ExitRefused, Err: err}
 	case err != nil:
@@ -110,7 +111,9 @@ func (p *program) runRestore(ctx context.Context, name string, file io.Reader, d
 	cfg := loaded.Config
 	cfg.DataDir = unpacked.Dir
 	report, err := runAudit(ctx, &cfg, audit.Options{})
-	if err != nil {
+	if err != nil && ctx.Err() != nil {
+		return interrupted
+	} else if err != nil {
 		return found("%s: the store in it cannot be read, and nothing was restored: %w", name, err)
 	}
 	manifest := unpacked.Manifest
