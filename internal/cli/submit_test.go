@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
@@ -334,17 +335,26 @@ func TestSubmit_ManyPrintsWhatItKnows(t *testing.T) {
 
 func TestSubmit_WaitsAtMostTheTimeout(t *testing.T) {
 	t.Parallel()
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow", State: api.JobStateDispatching}))
-			return
-		}
-		<-r.Context().Done()
-	})
-	l := newLine(t, url)
-	l.Stdin = strings.NewReader("{}")
-	_, err := l.run(t, "submit", "-", "--wait", "--timeout", "50ms")
-	if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(fmt.Sprint(err), "job slow has not ended within 50ms: lucius why slow") {
-		t.Errorf("answered %v", err)
+	for name, get := range map[string]http.HandlerFunc{
+		"the server waits":   func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"the server is away": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow", State: api.JobStateDispatching}))
+					return
+				}
+				get(w, r)
+			})
+			l := newLine(t, url)
+			l.Stdin = strings.NewReader("{}")
+			l.Sleep = func(ctx context.Context, _ time.Duration) { <-ctx.Done() }
+			_, err := l.run(t, "submit", "-", "--wait", "--timeout", "50ms")
+			if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(fmt.Sprint(err), "job slow has not ended within 50ms: lucius why slow") {
+				t.Errorf("answered %v", err)
+			}
+		})
 	}
 }

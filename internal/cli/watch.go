@@ -250,7 +250,8 @@ func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) 
 		if failures++; ExitCode(err) != ExitUnavailable || failures > reconnects {
 			return nil, err
 		}
-		if err := s.pause(ctx, time.Duration(failures)*time.Second); err != nil {
+		err = s.pause(ctx, time.Duration(failures)*time.Second)
+		if err != nil && !errors.Is(context.Cause(ctx), errLate) { // If it is late, the next request fails at once.
 			return nil, err
 		}
 	}
