@@ -173,28 +173,41 @@ func protocolsLine(dir string) string {
 }
 
 // submitAll submits the commands and returns their jobs, which have ended if stand-in workers
-// do their steps.
+// do their steps, except those that have a date, and those after them in their lines.
 func (p *program) submitAll(ctx context.Context, o *devOptions, url string) (jobs []string) {
 	files, _ := filepath.Glob(filepath.Join(o.commands, "*.json")) // The pattern is valid.
+	later := map[string]bool{}                                     // ids of lines that have a job with a date
 	for _, file := range files {
-		var receipt bytes.Buffer
 		var accepted api.CommandAccepted
-		err := p.call(ctx, &receipt, "submit", file, "--url", url, "-o", "json")
-		if err == nil {
-			err = json.Unmarshal(receipt.Bytes(), &accepted)
-		}
-		if err != nil {
+		if err := p.ask(ctx, url, &accepted, "submit", file); err != nil {
 			if ctx.Err() == nil {
 				fmt.Fprintf(p.Stdout, "  %s: %s\n", filepath.Base(file), config.Mask(err.Error()))
 			}
 			continue
 		}
 		jobs = append(jobs, accepted.JobID)
-		if o.workers {
-			p.follow(ctx, url, accepted.JobID, io.Discard)
+		if !o.workers {
+			continue
+		}
+		var job api.Job
+		switch err := p.ask(ctx, url, &job, "jobs", "get", accepted.JobID); {
+		case err != nil || later[job.LineID]:
+		case job.NotBefore.IsZero():
+			p.follow(ctx, url, job.JobID, io.Discard)
+		case job.LineID != "":
+			later[job.LineID] = true
 		}
 	}
 	return jobs
+}
+
+// ask runs a command line that calls the server, and decodes what it prints.
+func (p *program) ask(ctx context.Context, url string, answer any, args ...string) error {
+	var out bytes.Buffer
+	if err := p.call(ctx, &out, append(args, "--url", url, "-o", "json")...); err != nil {
+		return err
+	}
+	return json.Unmarshal(out.Bytes(), answer)
 }
 
 // follow prints the course of the job until it has ended.

@@ -153,6 +153,13 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	if err := os.WriteFile(bad, []byte(`{"tenant_id":"a"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	dated := t.TempDir()
+	for name, more := range map[string]string{"a.json": `,"delay_seconds":3600`, "b.json": "", "c.json": `,"bad":1`} {
+		command := strings.Replace(ingestFor("tenant_a", name), `{}}`, `{"language":"en"},"order_key":"k"`+more+`}`, 1)
+		if err := os.WriteFile(filepath.Join(dated, name), []byte(command), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	const stop = "  stop       Ctrl-C\n"
 	for name, test := range map[string]struct {
 		options devOptions
@@ -179,6 +186,10 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 		"a refused command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: dir, workers: true},
 			says:    []string{"  bad.json: ", "request_type", "; lucius submit FILE --wait\n"}, ends: stop,
+		},
+		"a command with a date, and one behind it": {
+			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: dated, workers: true},
+			says:    []string{"  c.json: ", "; lucius jobs get "}, ends: stop,
 		},
 		"no command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: empty},
