@@ -249,13 +249,13 @@ func TestWork_List(t *testing.T) {
 		Waiting: &api.Waiting{Reason: api.WaitingReasonQueued},
 	}
 	between := api.Job{JobID: "between", State: api.JobStateInProgress, Steps: []api.Step{ended, {StepID: "ocr", Service: "ocr"}}}
-	answers := func() map[string][]any {
+	answers := func(omitted bool) map[string][]any {
 		return map[string][]any{"GET /v1/jobs": {
-			api.JobPage{Jobs: []api.Job{first, between}},
+			api.JobPage{Jobs: []api.Job{first, between}, TenantsOmitted: omitted},
 			api.JobPage{Jobs: []api.Job{second, {JobID: "embedding", Steps: []api.Step{elsewhere}}}}, api.JobPage{Jobs: []api.Job{}},
 		}}
 	}
-	server := newScripted(t, answers())
+	server := newScripted(t, answers(false))
 	l := newLine(t, server.url)
 	golden(t, "work-list.txt", l.must(t, "work", "list", "--service", "ocr", "--tenant", "tenant_a"))
 	var states []string
@@ -268,19 +268,20 @@ func TestWork_List(t *testing.T) {
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
-	out, err := newLine(t, newScripted(t, answers()).url).run(t, "work", "list", "--limit", "1")
-	if err != nil || !strings.Contains(out, "w1") || strings.Contains(out, "w2") || !strings.Contains(out, "more than these 1") {
+	out, err := newLine(t, newScripted(t, answers(true)).url).run(t, "work", "list", "--limit", "1")
+	if err != nil || !strings.Contains(out, "w1") || strings.Contains(out, "w2") || !strings.Contains(out, "more than these 1") ||
+		!strings.Contains(out, "Of more than 1,000 tenants") {
 		t.Errorf("a list that is cut: %v\n%s", err, out)
 	}
 	for _, owner := range []string{"worker-1\x1b[2J", "worker-2"} {
-		l := newLine(t, newScripted(t, answers()).url)
+		l := newLine(t, newScripted(t, answers(true)).url)
 		out, err := l.run(t, "work", "list", "--owner", owner, "-o", "json")
 		var list api.JobPage
 		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
 			t.Fatalf("%v, %s", err, out)
 		}
-		if n := map[bool]int{true: 1}[owner == running.Owner]; len(list.Jobs) != n {
-			t.Errorf("%q has %d items, want %d", owner, len(list.Jobs), n)
+		if n := map[bool]int{true: 1}[owner == running.Owner]; len(list.Jobs) != n || !list.TenantsOmitted {
+			t.Errorf("%q has %d items, want %d, of some tenants", owner, len(list.Jobs), n)
 		}
 	}
 }

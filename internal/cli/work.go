@@ -64,10 +64,12 @@ func (t *tool) workList() *cobra.Command {
 				return err
 			}
 			list.Jobs = append(list.Jobs, some.Jobs...) // without a token, which would be for one state only
+			list.TenantsOmitted = list.TenantsOmitted || some.TenantsOmitted
 		}
 		return show(s, list, func(p *page, list api.JobPage) {
 			showWorkList(p, list)
 			p.more(len(list.Jobs) >= limit, len(list.Jobs))
+			p.omitted(list.TenantsOmitted)
 		})
 	})
 	cmd.Flags().StringVar(&service, "service", "", "only items of this service")
