@@ -174,10 +174,7 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 		seen.Tenants = append(seen.Tenants, one)
 	}
 	if len(reads)+len(administers) == 0 {
-		if seen.Unready != "" || len(seen.Warnings) > 0 {
-			return nil
-		}
-		return &Error{Code: ExitForbidden, Err: errors.New("this requires the role read or admin: ask for a token that has one")}
+		return nil
 	}
 	list, err := call[api.MarkList](s.ListMarks(ctx))
 	seen.Marks = list.Marks
@@ -204,13 +201,17 @@ func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen di
 	return seen, err
 }
 
-// lookAtOperations adds the operations that the token may see, with the results of those about findings.
+// lookAtOperations adds the operations that the token may see, with the results of those about findings. It fails if no role
+// of the token shows what needs attention, and the server warns of nothing.
 func (s *session) lookAtOperations(ctx context.Context, seen *diagnosis.Situation) error {
 	who, err := call[api.Identity](s.GetIdentity(ctx))
 	if err != nil {
 		return err
 	}
 	administers := tenantsOf(&who, api.GrantRoleAdmin)
+	if len(administers)+len(tenantsOf(&who, api.GrantRoleRead))+len(seen.Warnings) == 0 {
+		return &Error{Code: ExitForbidden, Err: errors.New("this requires the role read or admin: ask for a token that has one")}
+	}
 	if slices.Contains(administers, "*") {
 		administers = []string{""}
 	}
