@@ -109,7 +109,8 @@ func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string,
 	server.Stderr = p.Stderr
 	// The environment of a real server has no influence.
 	server.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return strings.HasPrefix(variable, "LUCIUS_") && !strings.HasPrefix(variable, "LUCIUS_TEST_")
+		return strings.HasPrefix(variable, "OTEL_") ||
+			strings.HasPrefix(variable, "LUCIUS_") && !strings.HasPrefix(variable, "LUCIUS_TEST_")
 	})
 	out, err := server.StdoutPipe()
 	if err == nil {
