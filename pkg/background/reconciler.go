@@ -121,6 +121,8 @@ type Reconciler struct {
 	ready ledger.ReadyWalk
 	round ReconcilerReport // of the current round
 	fast  bool             // the current round is fast
+	// refused is how many passes in a row an outage has cut short at from.
+	refused int
 
 	mu   sync.Mutex // Guards last; the round belongs to RunOnce.
 	last ReconcilerReport
@@ -199,7 +201,8 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 
 // RunOnce checks one page of jobs or, at the end of a round, of the ready index, the lines or the schedules;
 // in a fast round it checks several. It reports More until the round ends. The next pass repeats a
-// page that an outage of the store has cut short; rows that cannot be read are passed over. One pass runs at a time.
+// page that an outage of the store has cut short; a job that the store refuses [ledger.MaxRefused] times in a row, and rows
+// that cannot be read, are passed over. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
@@ -258,8 +261,12 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
 	if tablestore.IsOutage(err) || ctx.Err() != nil {
-		return Pass{More: true}, 0, err
+		// In the end it is the job and not the store, which did answer with the page.
+		if r.refused++; r.refused < ledger.MaxRefused || next == "" || ctx.Err() != nil {
+			return Pass{More: true}, 0, err
+		}
 	}
+	r.refused = 0
 	for i := range findings { // After any other error, too: a row that cannot be read must not end the walk.
 		found := &findings[i]
 		if counts != nil && found.Job != nil {

@@ -370,6 +370,41 @@ func TestReconciler_PassesAJobThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A job for which the store is never available ends no round either.
+func TestReconciler_PassesAJobThatTheStoreRefuses(t *testing.T) {
+	t.Parallel()
+	var bad string
+	store := storetest.Hooked(memstore.New(memstore.Options{}), func(ctx context.Context, r *storetest.Request,
+		do func(context.Context) error,
+	) error {
+		if bad != "" && r.Key().Partition == bad {
+			return tablestore.ErrUnavailable
+		}
+		return do(ctx)
+	})
+	l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 1})
+	w := &world{Ledger: l}
+	for range 5 {
+		w.accept("tenant", "OCR")
+	}
+	live := l.LiveJobs()
+	bad = live[1]
+	counts := &counting{}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: l, Counts: counts, Page: 3})
+	for range 20 {
+		if pass, _ := c.RunOnce(t.Context()); !pass.More {
+			break
+		}
+	}
+	if report := c.Report(); report.RoundEnded.IsZero() || report.Checked != 4 {
+		t.Errorf("%+v", report)
+	}
+	counted := slices.DeleteFunc(counts.calls, func(call string) bool { return call == "begin" })
+	if want := []string{live[0], live[2], live[3], live[4], "end"}; !slices.Equal(counted, want) {
+		t.Errorf("the counts got %q, want %q", counted, want)
+	}
+}
+
 // A pass during an outage leaves its page to the next one, so that each job is counted once.
 func TestReconciler_CountsAJobOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()

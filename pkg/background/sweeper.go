@@ -54,10 +54,9 @@ type Outages struct {
 
 // SweeperPass is what one pass of a [Sweeper] did.
 type SweeperPass struct {
-	Read      int                        // schedule entries read
-	Outcomes  map[ledger.FireOutcome]int // of the entries that were fired
-	Failed    int                        // entries that could not be fired; they stay
-	Unwritten int                        // of these, because the store was not available
+	Read     int                        // schedule entries read
+	Outcomes map[ledger.FireOutcome]int // of the entries that were fired
+	Failed   int                        // entries that could not be fired; they stay
 	// Late is how long the oldest entry was overdue, except for entries that must wait
 	// because their change may still commit.
 	Late time.Duration
@@ -80,7 +79,9 @@ type Sweeper struct {
 	// pass after the store was unavailable or the process suspended.
 	outage time.Time
 	down   bool // the store was unavailable in the last pass, or accepted no write
-	walk   ledger.Walker
+	// unwritable are the jobs that could not be written in the last pass that wrote another one.
+	unwritable map[string]bool
+	walk       ledger.Walker
 }
 
 // NewSweeper returns a sweeper. It treats the time until now as an outage, because workers
@@ -123,9 +124,17 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	if s.down { // This pass may be the first to find the store back.
 		s.outage = time.Now()
 	}
-	pass, err := s.sweep(ctx)
-	// A full disk can be read. One write that fails among others is no outage: it would put off every deadline.
-	readOnly := pass.Unwritten > 0 && pass.Unwritten+pass.Outcomes[ledger.Early] == pass.Read
+	pass, unwritten, err := s.sweep(ctx)
+	// A full disk can be read. Jobs that cannot be written while others can are no outage: it would put off
+	// every deadline, for as long as they are due.
+	readOnly := false
+	if pass.Read > pass.Failed+pass.Outcomes[ledger.Early] {
+		s.unwritable = unwritten
+	} else {
+		for jobID := range unwritten {
+			readOnly = readOnly || !s.unwritable[jobID]
+		}
+	}
 	s.down = errors.Is(err, tablestore.ErrUnavailable) || readOnly
 	if pass.Read > 0 || !s.down && !errors.Is(err, tablestore.ErrCorrupt) { // A page that was not read may have late entries.
 		s.cfg.Observe(pass)
@@ -136,19 +145,19 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	return pass, nil
 }
 
-// sweep fires the due timers of all shards. It returns the first error of reading them, or
-// the outages.
-func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
+// sweep fires the due timers of all shards. It returns the jobs for which the store was not available,
+// and the first error of reading the timers, or the outages.
+func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, map[string]bool, error) {
 	now := time.Now()
 	var bus Outages
 	if s.cfg.Outages != nil {
 		var err error
 		if bus, err = s.cfg.Outages(ctx); err != nil {
-			return SweeperPass{}, err
+			return SweeperPass{}, nil, err
 		}
 	}
-	pass := SweeperPass{Outcomes: map[ledger.FireOutcome]int{}}
-	var mu sync.Mutex // guards pass
+	pass, unwritten := SweeperPass{Outcomes: map[ledger.FireOutcome]int{}}, map[string]bool{}
+	var mu sync.Mutex // guards both
 	fire := func(entry ledger.Entry) {
 		event := statemachine.DeadlinePassed{By: now, Topic: bus.Topic, Replies: bus.Replies}
 		if entry.Due.Before(s.outage) {
@@ -168,8 +177,8 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			pass.Late = max(pass.Late, now.Sub(entry.Due))
 		}
 		switch {
-		case errors.Is(err, tablestore.ErrUnavailable), errors.Is(err, tablestore.ErrUnknown):
-			pass.Unwritten++
+		case tablestore.IsOutage(err):
+			unwritten[entry.JobID] = true
 			pass.Failed++
 		case err != nil:
 			pass.Failed++
@@ -190,5 +199,5 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 		group.Wait()
 		return true
 	})
-	return pass, err
+	return pass, unwritten, err
 }

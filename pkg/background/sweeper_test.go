@@ -326,6 +326,26 @@ func TestSweeper_OneJobThatCannotBeWrittenIsNoOutage(t *testing.T) {
 	})
 }
 
+// After a start, only jobs that cannot be written may be due: each other job gets one grace at most.
+func TestSweeper_JobsThatCannotBeWrittenAreNoOutageForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{err: tablestore.ErrUnavailable}
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
+		f.bad = b.publishedAs("1")
+		time.Sleep(time.Minute)
+		b.pass(t)
+		id := b.publishedAs("2")
+		for range 180 {
+			time.Sleep(1100 * time.Millisecond) // No deadline is at the moment of a pass.
+			b.pass(t)
+		}
+		if step := b.step(id); step.Spent.Ack == 0 {
+			t.Errorf("the deadline did not count: %s", step.State)
+		}
+	})
+}
+
 // While the bus is down, no deadline counts. Afterwards there is a grace, and no retry is
 // spent.
 func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {

@@ -14,6 +14,10 @@ import (
 // is still held counts as a defect.
 const endGrace = time.Minute
 
+// MaxRefused is how often in a row the store may not be available for one job while it can be read, before a walk
+// over the live jobs or the ready index goes on after that job: one bad row must not end the walk.
+const MaxRefused = 3
+
 // Finding is the result of inspecting one in-flight slot.
 type Finding struct {
 	JobID    string
@@ -37,7 +41,8 @@ func (f *Finding) Fields() statemachine.LogFields {
 // Inspect checks one page of the slots of a shard: each slot must have a live job, and each
 // live job must have an entry or a ready hint that will continue it, or be paused. It
 // repairs what it can, and returns the start of the next page. Jobs that cannot be read are
-// skipped and returned as an error; an outage of the store, or the context's end, ends the page.
+// skipped and returned as an error; an outage of the store, or the context's end, ends the page. If it ended the
+// page at a job, next is the place after that job.
 func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) (findings []Finding, next string, bad error) {
 	page, err := l.slotPage(ctx, "", shard, limit, from)
 	if err != nil {
@@ -52,7 +57,7 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) (fi
 		}
 		err = fmt.Errorf("inspect job %s: %w", finding.JobID, err)
 		if tablestore.IsOutage(err) || ctx.Err() != nil {
-			return findings, "", err
+			return findings, row.Key.Row + "\x00", err
 		}
 		bad = errors.Join(bad, err)
 	}
@@ -229,12 +234,14 @@ type ReadyWalk struct {
 	work  []WorkClass
 	shard int
 	from  string
+	// refused is how often in a row the hint at from met an outage.
+	refused int
 }
 
 // InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves the
 // walk forward. It returns how many hints it saw, how many it repaired, and whether the
 // walk reached its end and will start over. Rows and jobs that cannot be read are skipped
-// and returned as an error; an outage of the store ends the page.
+// and returned as an error; an outage of the store ends the page, at one hint at most [MaxRefused] - 1 times in a row.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 ) (seen, repaired int, ended bool, err error) {
 	var unknown error
@@ -254,8 +261,11 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 			err = fmt.Errorf("inspect the hint of work item %s: %w", hints[i].WorkID, err)
 		}
 		if tablestore.IsOutage(err) {
-			return seen, repaired, false, err
+			if w.refused++; w.refused < MaxRefused {
+				return seen, repaired, false, err
+			}
 		}
+		w.refused = 0
 		bad = errors.Join(bad, err)
 		if fixed {
 			repaired++
