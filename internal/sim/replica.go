@@ -341,7 +341,7 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, handoff *
 
 // addOutages makes replicas share outages of topics, and lets the sweeper read them.
 func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweeping *background.SweeperConfig) {
-	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
+	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval, nil)
 	sweeping.Outages = func(ctx context.Context) (background.Outages, error) {
 		ends, err := m.outages.Ends(ctx)
 		return background.Outages{Topic: ends.Topic}, err

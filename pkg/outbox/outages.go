@@ -1,9 +1,11 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -41,7 +43,7 @@ const noteEvery = 2 * time.Second
 // HTTP, delays no deadline.
 //
 // There is one row for each topic that ever had an outage. The rows are hints: an old
-// one has no effect. Outages is safe for concurrent use, by any number of processes on
+// one has no effect, and one that cannot be read is left out. Outages is safe for concurrent use, by any number of processes on
 // one store.
 //
 // Source: Option B spec, 16.
@@ -49,11 +51,13 @@ type Outages struct {
 	store  tablestore.Store
 	table  string
 	margin time.Duration
+	logger *slog.Logger
 
 	mu     sync.Mutex         // Guards all below.
 	noted  map[Part]time.Time // when this process wrote the part last
 	seen   []outageRow        // the rows as they were read at readAt
 	readAt time.Time
+	logged map[string]bool // the errors of unreadable rows, each of which is logged once
 }
 
 // PartOutage is an outage of a part as a replica notes it.
@@ -74,9 +78,13 @@ type outageRow struct {
 var outageCodec = tablestore.NewCodec[outageRow]()
 
 // NewOutages returns the outages in the table. The margin is how long after its last
-// sign an outage is assumed to continue: longer than the time until the next try.
-func NewOutages(store tablestore.Store, table string, margin time.Duration) *Outages {
-	return &Outages{store: store, table: table, margin: margin, noted: map[Part]time.Time{}}
+// sign an outage is assumed to continue: longer than the time until the next try. Rows that
+// cannot be read are logged once; the logger is optional.
+func NewOutages(store tablestore.Store, table string, margin time.Duration, logger *slog.Logger) *Outages {
+	return &Outages{
+		store: store, table: table, margin: margin, logger: cmp.Or(logger, slog.New(slog.DiscardHandler)),
+		noted: map[Part]time.Time{}, logged: map[string]bool{},
+	}
 }
 
 // Note records the outages of this moment. The caller repeats it every second while
@@ -139,13 +147,36 @@ func (o *Outages) Ends(ctx context.Context) (OutageEnds, error) {
 	return ends, nil
 }
 
-// read reads the rows.
+// read reads the rows that can be decoded. All deadlines depend on this read, and it returns only hints.
 func (o *Outages) read(ctx context.Context) ([]outageRow, error) {
-	rows, err := outageCodec.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
-	if err != nil {
+	stored, err := tablestore.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
+	if err != nil && !errors.Is(err, tablestore.ErrCorrupt) {
 		return nil, fmt.Errorf("read the outages: %w", err)
 	}
+	o.logOnce(ctx, err)
+	rows := make([]outageRow, 0, len(stored))
+	for i := range stored {
+		var row outageRow
+		if err := outageCodec.Decode(&stored[i], &row); err != nil {
+			o.logOnce(ctx, err)
+			continue
+		}
+		rows = append(rows, row)
+	}
 	return rows, nil
+}
+
+// logOnce logs the error, unless it is nil or was logged before.
+func (o *Outages) logOnce(ctx context.Context, err error) {
+	if err == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.logged[err.Error()] {
+		o.logged[err.Error()] = true
+		o.logger.ErrorContext(ctx, "outage of the bus not read", "error", err)
+	}
 }
 
 // circuitAge is how long circuits are shown from one read.

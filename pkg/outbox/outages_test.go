@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -22,7 +25,7 @@ import (
 // replicas returns the outages of two replicas on one store.
 func replicas(store tablestore.Store) (one, two *outbox.Outages) {
 	const margin = 10 * time.Second
-	return outbox.NewOutages(store, "luciusschedule", margin), outbox.NewOutages(store, "luciusschedule", margin)
+	return outbox.NewOutages(store, "luciusschedule", margin, nil), outbox.NewOutages(store, "luciusschedule", margin, nil)
 }
 
 // All replicas learn of an outage that one replica notices. It lasts until the margin after
@@ -59,6 +62,44 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 			if diff := cmp.Diff(want, ends()); diff != "" {
 				t.Errorf("after %s (-want +got):\n%s", after.sleep, diff)
 			}
+		}
+	})
+}
+
+// A row that cannot be read hides no other, and keeps no sweeper from its work.
+func TestOutages_SkipARowThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := ledgertest.Atomic()
+		l := ledgertest.Publishing(t, ledger.Config{Store: store})
+		var log strings.Builder
+		outages := outbox.NewOutages(store, "luciusschedule", time.Second, slog.New(slog.NewTextHandler(&log, nil)))
+		for _, topic := range []outbox.Part{"a", "b", "c"} {
+			musttest.NoError(t, outages.Note(t.Context(), outbox.PartOutage{Part: topic}))
+		}
+		l.Put(tablestore.Key{Table: "luciusschedule", Partition: "circuits", Row: "b"}, tablestore.Properties{
+			{Name: "part", Value: tablestore.String("b")}, {Name: "v", Value: tablestore.Int(99)}, // of a newer program
+		})
+		for range 3 {
+			ends, err := outages.Ends(t.Context())
+			musttest.NoError(t, err)
+			if _, bad := ends["b"]; bad || len(ends) != 2 {
+				t.Errorf("read %v", ends)
+			}
+		}
+		if n := strings.Count(log.String(), "newer than this program"); n != 1 {
+			t.Errorf("logged %d times:\n%s", n, &log)
+		}
+		sweeper := musttest.Make(t, background.NewSweeper, background.SweeperConfig{
+			Ledger: l, Outages: func(ctx context.Context) (background.Outages, error) {
+				ends, err := outages.Ends(ctx)
+				return background.Outages{Topic: ends.Topic}, err
+			},
+		})
+		l.Submit(ledgertest.Command("t", "a"))
+		time.Sleep(time.Minute)
+		if pass, err := sweeper.RunOnce(t.Context()); err != nil || pass.Read != 1 || pass.Failed != 0 {
+			t.Errorf("%+v, %v", pass, err)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 // busWithOutages returns a bus with circuits and a record of outages.
 func busWithOutages(t *testing.T) *bus {
 	t.Helper()
-	told := outbox.NewOutages(memstore.New(memstore.Options{}), "luciusschedule", time.Second)
+	told := outbox.NewOutages(memstore.New(memstore.Options{}), "luciusschedule", time.Second, nil)
 	circuits := musttest.Make(t, breaker.NewSet, breaker.Config{})
 	return &bus{lanes: 1, outages: told, circuits: circuits}
 }

@@ -433,6 +433,6 @@ func (s *Server) openBus(context.Context) error {
 	}
 	// The margin covers the time between two attempts, in which a circuit is half open.
 	margin := s.cfg.PublishTimeout + 2*s.cfg.RelayInterval + 4*time.Second
-	s.bus.Bus, s.bus.outages = *opened, outbox.NewOutages(s.cfg.Store, s.uses.Ledger.Tables().Schedule, margin)
+	s.bus.Bus, s.bus.outages = *opened, outbox.NewOutages(s.cfg.Store, s.uses.Ledger.Tables().Schedule, margin, s.cfg.Logger)
 	return nil
 }
