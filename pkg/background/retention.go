@@ -145,10 +145,10 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 		sleep(ctx, rest)
 		return !taken // Another process purges the jobs of this shard.
 	})
+	pass.More = refused == nil && room() == 0 && purged > 0 // After the error of a row, too.
 	if err = cmp.Or(err, refused); err != nil {
 		return pass, fmt.Errorf("retention: %w", err)
 	}
-	pass.More = room() == 0 && purged > 0
 	return pass, nil
 }
 

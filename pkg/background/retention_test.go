@@ -168,6 +168,18 @@ func TestRetention_PassesFollowAtOnceWhileThereIsMore(t *testing.T) {
 	})
 }
 
+// Nor if the schedule has a row that cannot be read.
+func TestRetention_ABadRowDoesNotSlowABacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{numbered(5000), nil}, unreadable: errors.New("bad row")}
+		run(t, newRetention(t, b).Loop(), time.Millisecond)
+		if purged := len(b.purged); purged < 4096 { // Only the last pass is not full.
+			t.Errorf("purged %d of 5000 jobs before the interval had passed", purged)
+		}
+	})
+}
+
 // While jobs are purged, the store is left to other work for half of the time; for less once
 // purging is late.
 func TestRetention_RestsAfterEachPage(t *testing.T) {

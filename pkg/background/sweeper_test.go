@@ -538,6 +538,8 @@ type backlog struct {
 	full   error // of every purge
 	tried  int   // purges
 	purged []string
+
+	unreadable error // of a row on each page that has no job
 }
 
 func (b *backlog) Shards() int { return len(b.shards) }
@@ -555,7 +557,7 @@ func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Tim
 			continue
 		}
 		if len(entries) == limit {
-			return entries, id, nil
+			return entries, id, b.unreadable
 		}
 		entries = append(entries, ledger.Entry{Kind: kind, Shard: shard, JobID: id, Due: b.due})
 	}

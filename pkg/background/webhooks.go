@@ -176,8 +176,9 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	free := cap(w.permits) - len(w.permits)
 	var pass Pass
 	var errs []error
+	outages := 0
 	room := func() int {
-		if errors.Is(errors.Join(errs...), tablestore.ErrUnavailable) {
+		if outages > 1 { // One may be its job's: another one is tried.
 			return 0 // The next claims would fail as well.
 		}
 		return free - pass.Done
@@ -188,6 +189,9 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 			if err != nil {
 				errs = append(errs, err)
 			}
+			if tablestore.IsOutage(err) {
+				outages++
+			}
 			if taken {
 				pass.Done++
 			}
@@ -197,13 +201,13 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	if len(errs) > 0 {
-		w.full.Store(false)
-		return pass, fmt.Errorf("webhooks: %w", errors.Join(errs...))
-	}
-	pass.More = pass.Done >= free
+	// After the error of a row, too: the wake does not wait for the loop's delay.
+	pass.More = pass.Done >= free && outages <= 1 && !tablestore.IsOutage(err)
 	if w.full.Store(pass.More); pass.More && len(w.permits) < cap(w.permits) {
 		w.wakeIfFull() // A worker may have become free before full was set.
+	}
+	if len(errs) > 0 {
+		return pass, fmt.Errorf("webhooks: %w", errors.Join(errs...))
 	}
 	return pass, nil
 }

@@ -148,16 +148,17 @@ func TestWebhooks_AreSentAtTheEndOfTheJob(t *testing.T) {
 // about reports whether two times are within two passes of each other.
 func about(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Second }
 
-// unclaimable is a ledger that cannot claim webhooks, except those of one job.
+// unclaimable is a ledger that cannot claim webhooks: those of all jobs but one, or of one only.
 type unclaimable struct {
 	*ledger.Ledger
-	but string
+	but, only string
+	err       error
 }
 
 func (u *unclaimable) TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
 ) (*ledger.WebhookRow, *statemachine.Aggregate, error) {
-	if entry.JobID != u.but {
-		return nil, nil, errors.New("the row is damaged")
+	if u.only == "" && entry.JobID != u.but || entry.JobID == u.only {
+		return nil, nil, u.err
 	}
 	return u.Ledger.TakeWebhook(ctx, entry, hold)
 }
@@ -174,7 +175,7 @@ func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 		}
 		r := &receiver{begun: time.Now()}
 		w := musttest.Make(t, background.NewWebhooks, background.WebhooksConfig{
-			Ledger: &unclaimable{l.Ledger, last}, Workers: 1,
+			Ledger: &unclaimable{Ledger: l.Ledger, but: last, err: errors.New("the row is damaged")}, Workers: 1,
 			Dispatcher: &webhook.Dispatcher{Send: r.send, Gate: gate(t, webhook.GateConfig{})},
 		})
 		if _, err := w.RunOnce(t.Context()); err == nil {
@@ -184,6 +185,31 @@ func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 			t.Errorf("%d webhooks were sent, want 1", len(r.bodies))
 		}
 	})
+}
+
+// One job whose webhook cannot be claimed does not make a backlog wait for the interval.
+func TestWebhooks_ABadJobDoesNotSlowABacklog(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []error{errors.New("the row is damaged"), tablestore.ErrUnavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			l := ledgertest.Open(t, ledger.Config{Shards: 4})
+			u := &unclaimable{Ledger: l.Ledger, only: cancelled(l, "bad"), err: bad}
+			for i := range 300 {
+				cancelled(l, strconv.Itoa(i))
+			}
+			s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
+				time.Sleep(time.Millisecond)
+				return delivered
+			}}
+			w := musttest.Make(t, background.NewWebhooks, background.WebhooksConfig{
+				Ledger: u, Workers: 4, Dispatcher: &webhook.Dispatcher{Send: s.send, Gate: gate(t, webhook.GateConfig{PerHost: 64})},
+			})
+			run(t, w.Loop(), 900*time.Millisecond)
+			if n := s.count(); n != 300 {
+				t.Errorf("%v: %d of 300 were sent before the second interval", bad, n)
+			}
+		})
+	}
 }
 
 func TestWebhooks_TheBodyDescribesTheEndOfTheJob(t *testing.T) {
