@@ -112,7 +112,7 @@ func (f *Filter) ofLive() bool {
 
 // mayMatch reports whether the filter may select the job of an index row. A row of all jobs
 // says no more than the id. If the last outbox row of an ended job is FAILED_FINAL, the job was
-// cancelled, or failed because the row could not be published.
+// cancelled, has expired, or failed because the row could not be published.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 	if !is(f.DocID, row.DocID) || !row.Tags.Include(f.Tags) {
 		return false
@@ -121,7 +121,7 @@ func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 		return true
 	}
 	if !row.EndedAt.IsZero() && (f.Outbox == statemachine.OutboxPending || f.Outbox == statemachine.OutboxFailedFinal &&
-		row.ErrorCode != "" && row.ErrorCode != statemachine.ErrorDispatchExhausted) {
+		!slices.Contains([]string{"", statemachine.ErrorExpired, statemachine.ErrorDispatchExhausted}, row.ErrorCode)) {
 		return false
 	}
 	return is(f.RequestType, row.RequestType) && is(f.Service, row.Service) && is(f.StepType, row.StepType) &&

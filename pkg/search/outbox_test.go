@@ -31,6 +31,13 @@ func TestListOutbox(t *testing.T) {
 			return l.Submit(ledgertest.Command(tenantID, uuid.NewString(), step))
 		}
 		row := func(id string) string { return l.Read(id).Outbox.ID }
+		step := ledgertest.Step("one", "", "ocr")
+		step.Routing.Lane = 3
+		dated := ledgertest.Command("t", "dated", step)
+		dated.Job.NotAfter = time.Now().Add(time.Second)
+		expired := l.Submit(dated)
+		time.Sleep(time.Second)
+		l.Apply(expired, statemachine.DeadlinePassed{})
 		withdrawn := accept("t", 1)
 		l.Apply(withdrawn, statemachine.Pause{})
 		rejected := accept("t", 1)
@@ -55,16 +62,16 @@ func TestListOutbox(t *testing.T) {
 			reads  int // the most jobs to read if live jobs are listed
 			least  int // the most jobs to read if their traits are known
 		}{
-			"all":                 {"", filter{}, []string{second, other, first, sent, bad, done, cancelled, rejected, withdrawn}, 9, 9},
+			"all":                 {"", filter{}, []string{second, other, first, sent, bad, done, cancelled, rejected, withdrawn, expired}, 10, 10},
 			"of a tenant":         {"u", filter{}, []string{other}, 1, 1},
 			"of no tenant":        {"v", filter{}, nil, 0, 0},
 			"pending":             {"", filter{Outbox: pending}, []string{second, other, first}, 3, 3},
 			"pending of a tenant": {"t", filter{Outbox: pending}, []string{second, first}, 2, 2},
 			"pending in a lane":   {"", filter{Outbox: pending, Lane: new(2)}, []string{second}, 1, 1},
-			"failed for good":     {"", filter{Outbox: final}, []string{cancelled, rejected, withdrawn}, 7, 3},
-			"failed in a lane":    {"t", filter{Outbox: final, Lane: new(2)}, []string{cancelled}, 6, 2},
-			"sent":                {"", filter{Outbox: statemachine.OutboxSent}, []string{sent, bad, done}, 9, 9},
-			"of a lane":           {"", filter{Lane: new(1)}, []string{other, first, sent, rejected, withdrawn}, 9, 8},
+			"failed for good":     {"", filter{Outbox: final}, []string{cancelled, rejected, withdrawn, expired}, 8, 4},
+			"failed in a lane":    {"t", filter{Outbox: final, Lane: new(2)}, []string{cancelled}, 7, 3},
+			"sent":                {"", filter{Outbox: statemachine.OutboxSent}, []string{sent, bad, done}, 10, 10},
+			"of a lane":           {"", filter{Lane: new(1)}, []string{other, first, sent, rejected, withdrawn}, 10, 9},
 			"of an unknown lane":  {"", filter{Outbox: pending, Lane: new(7)}, nil, 0, 0},
 		} {
 			test.filter.TenantID = test.tenant
@@ -75,7 +82,7 @@ func TestListOutbox(t *testing.T) {
 			}{
 				"listed": {search.Surroundings{}, 1000, test.reads},
 				// No live job may be listed, so all jobs are read.
-				"too many": {search.Surroundings{}, 0, 9},
+				"too many": {search.Surroundings{}, 0, 10},
 				"known":    {known, 0, test.least},
 			} {
 				service := search.New(l.Ledger, &search.Ended{}, s.around)
