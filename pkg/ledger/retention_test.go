@@ -106,7 +106,7 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 			t.Errorf("the job has %d rows, want those by month, document, two tags and end", n)
 		}
 		b.givenUp(t)
-		if given, _, err := b.Undelivered(t.Context(), "tenant_a", 10, ""); err != nil || len(given) != 1 {
+		if given, _, _, err := b.Undelivered(t.Context(), "tenant_a", 10, ""); err != nil || len(given) != 1 {
 			t.Fatalf("given up: %+v, %v", given, err)
 		}
 		time.Sleep(119 * time.Minute)

@@ -306,9 +306,10 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 // Undelivered returns one page of the abandoned webhooks, of one tenant or, if
 // tenantID is empty, of all: those after the webhook with that id, or the first ones if
 // it is empty. next is the id to continue after, empty at the end. It reads no rows of
-// other tenants, and next is the id of none of theirs.
+// other tenants, and next is the id of none of theirs. Webhooks that cannot be read are left
+// out, and bad joins their errors; the store's end the page.
 func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string,
-) (found []WebhookRow, next string, err error) {
+) (found []WebhookRow, next string, bad, err error) {
 	query := tablestore.Query{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit}
 	if after != "" {
 		jobID, index, err := ParseWebhookID(after)
@@ -316,7 +317,7 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 			err = ParseJobID(jobID)
 		}
 		if err != nil {
-			return nil, "", &apierror.Error{
+			return nil, "", nil, &apierror.Error{
 				Code: apierror.InvalidEnvelope, Err: err, Errors: []apierror.Violation{{Message: "page_token is invalid"}},
 			}
 		}
@@ -324,12 +325,12 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 	}
 	page, err := l.page(ctx, query)
 	if err != nil {
-		return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
+		return nil, "", nil, fmt.Errorf("read the undelivered webhooks: %w", err)
 	}
 	for i := range page.Rows {
 		var listed WebhookRow
 		if err := undeliveredCodec.Decode(&page.Rows[i], &listed); err != nil {
-			return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
+			return nil, "", nil, fmt.Errorf("read the undelivered webhooks: %w", err)
 		}
 		if page.Next != "" {
 			next = listed.ID()
@@ -338,10 +339,14 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
 			continue
 		}
-		if err != nil {
-			return nil, "", err
+		switch {
+		case tablestore.IsOutage(err), ctx.Err() != nil:
+			return nil, "", nil, err
+		case err != nil:
+			bad = errors.Join(bad, fmt.Errorf("webhook %s: %w", listed.ID(), err))
+		default:
+			found = append(found, *w)
 		}
-		found = append(found, *w)
 	}
-	return found, next, nil
+	return found, next, bad, nil
 }

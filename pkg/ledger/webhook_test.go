@@ -161,7 +161,7 @@ func TestUndelivered_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 		slices.Reverse(own)
 		var got []string
 		for after := ""; ; {
-			page, next, err := b.Undelivered(t.Context(), "tenant_a", 1, after)
+			page, next, _, err := b.Undelivered(t.Context(), "tenant_a", 1, after)
 			if err != nil || len(page) != 1 {
 				t.Fatalf("a page of %d behind %q: %v", len(page), after, err)
 			}
@@ -176,8 +176,14 @@ func TestUndelivered_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 		if !slices.Equal(got, own) {
 			t.Errorf("%v, want %v", got, own)
 		}
-		if all, _, err := b.Undelivered(t.Context(), "", 100, ""); err != nil || len(all) != 9 {
+		if all, _, _, err := b.Undelivered(t.Context(), "", 100, ""); err != nil || len(all) != 9 {
 			t.Errorf("of all tenants: %d, %v", len(all), err)
+		}
+		b.rewrite(t, own[0], "JOB", func(tablestore.Properties) tablestore.Properties {
+			return tablestore.Properties{{Name: "rev", Value: tablestore.String("x")}}
+		})
+		if all, _, bad, err := b.Undelivered(t.Context(), "", 100, ""); err != nil || len(all) != 8 || !strings.Contains(bad.Error(), own[0]) {
+			t.Errorf("with a job that cannot be read: %d, %v, %v", len(all), bad, err)
 		}
 	})
 }
@@ -306,18 +312,18 @@ func TestReplayWebhook(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		given, next, err := b.Undelivered(t.Context(), "tenant_a", 10, "")
+		given, next, _, err := b.Undelivered(t.Context(), "tenant_a", 10, "")
 		if err != nil || next != "" || len(given) != 2 {
 			t.Fatalf("given up: %+v, %v", given, err)
 		}
-		if others, _, err := b.Undelivered(t.Context(), "tenant_b", 10, ""); err != nil || len(others) != 0 {
+		if others, _, _, err := b.Undelivered(t.Context(), "tenant_b", 10, ""); err != nil || len(others) != 0 {
 			t.Errorf("of another tenant: %+v, %v", others, err)
 		}
 		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || !replayed {
 			t.Errorf("replay: %t, %v", replayed, err)
 		}
 		for _, tenant := range []string{"", "tenant_a"} {
-			if given, _, err = b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 1 {
+			if given, _, _, err = b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 1 {
 				t.Errorf("given up after the replay, of %q: %+v, %v", tenant, given, err)
 			}
 		}
@@ -398,7 +404,7 @@ func TestReplayWebhook_AWebhookThatIsGivenUpAgainIsListed(t *testing.T) {
 			t.Fatalf("replay: %t, %v", replayed, err)
 		}
 		for _, tenant := range []string{"", "tenant_a"} {
-			if given, _, err := b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 2 {
+			if given, _, _, err := b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 2 {
 				t.Errorf("given up, of %q: %+v, %v", tenant, given, err)
 			}
 		}

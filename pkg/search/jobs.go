@@ -9,6 +9,7 @@ package search
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type Service struct {
 // New returns a service on the ledger. ended wakes calls of [Service.Wait] when a job ends
 // in this process.
 func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
+	around.Logger = cmp.Or(around.Logger, slog.New(slog.DiscardHandler))
 	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched, maxTenants: maxTenants}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 const (
@@ -66,14 +67,18 @@ type Page struct {
 
 // List returns one page of jobs, newest first. A page with fewer jobs than the limit, or with
 // none, is not the last one unless there is no position to continue after: the search for a page
-// ends after 2,000 jobs, 20,000 index rows or 5 s. Each job is read from its own rows. The errors
-// are [*apierror.Error]s.
+// ends after 2,000 jobs, 20,000 index rows or 5 s. Each job is read from its own rows; one whose rows
+// cannot be read is left out, as in [Service.ListOutbox]: [Service.Get] says why. The errors are
+// [*apierror.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, Page, error) {
 	var found []Shown
 	size, firsts := 0, lineFirsts{}
 	page, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
 		shown, err := s.waiting(ctx, agg, firsts)
-		if err != nil || !f.waits(shown.Waiting.Reason) {
+		switch {
+		case s.leftOut(ctx, agg.Job.ID, err):
+			return false, nil
+		case err != nil || !f.waits(shown.Waiting.Reason):
 			return false, err
 		}
 		found = append(found, shown)
@@ -186,7 +191,16 @@ func (s *Service) liveKnown() bool {
 	return known
 }
 
-// match returns the job if it exists and matches the filter, else nil.
+// leftOut reports whether the error is of the job's rows and not of the store, and logs it then.
+func (s *Service) leftOut(ctx context.Context, jobID string, err error) bool {
+	if err == nil || tablestore.IsOutage(err) || ctx.Err() != nil {
+		return false
+	}
+	s.around.Logger.WarnContext(ctx, "job left out of a list: it cannot be read", "job_id", jobID, "error", err)
+	return true
+}
+
+// match returns the job if it exists, can be read and matches the filter, else nil.
 func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemachine.Aggregate, error) {
 	read := s.ledger.Job
 	if f.HasOutbox {
@@ -195,6 +209,8 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 	agg, err := read(ctx, jobID)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
+		return nil, nil
+	case s.leftOut(ctx, jobID, err):
 		return nil, nil
 	case err != nil:
 		return nil, ledger.Problem(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -109,6 +110,28 @@ func TestList(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A job whose rows cannot be read is left out, and logged: the list goes on.
+func TestList_LeavesOutAJobThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	l := ledgertest.Open(t, ledger.Config{Store: ledgertest.Split()})
+	var log strings.Builder
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ids := accept(t, l, 0, 3)
+	l.Put(tablestore.Key{Table: jobTable, Partition: ids[1], Row: "JOB"}, tablestore.Properties{{Name: "rev", Value: tablestore.String("x")}})
+	for _, f := range []search.Filter{{}, {State: statemachine.JobDispatching}} {
+		if got := pages(t, s, f, 1); !slices.Equal(got, []string{ids[0], ids[2]}) {
+			t.Errorf("%+v: listed %v of %v", f, got, ids)
+		}
+	}
+	if !strings.Contains(log.String(), ids[1]) {
+		t.Errorf("the log does not name the job:\n%s", &log)
+	}
+	rows, _, err := s.ListOutbox(t.Context(), search.Filter{}, 10, "")
+	if err != nil || len(rows) != 2 {
+		t.Errorf("%d outbox rows, %v", len(rows), err)
+	}
 }
 
 // accept accepts n jobs in sequence, and returns their ids, newest first.

@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -27,6 +28,8 @@ type Surroundings struct {
 	Slow func() time.Time
 	// EndRate returns how many attempts of such work ended per second recently.
 	EndRate func(kind ledger.WorkKind) float64
+	// Logger logs jobs that a list leaves out because they cannot be read.
+	Logger *slog.Logger
 }
 
 // maxBefore bounds how many directives ahead of a queued one are counted.

@@ -377,6 +377,7 @@ func (s *Server) openCommands(context.Context) error {
 func (s *Server) openAPI(context.Context) (err error) {
 	around := search.Surroundings{
 		Limit: s.startLimit, Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Counts.EndRate,
+		Logger: s.log,
 	}
 	if s.uses.Ledger.Exclusive() { // On a shared store the counts does not know the live jobs.
 		around.Live = s.uses.Counts.Live
