@@ -270,7 +270,7 @@ func (w *Webhooks) attempt(ctx context.Context, claimed *claimedWebhook) {
 	}
 	sent, result := w.cfg.Dispatcher.Attempt(ctx, message, webhook.Delivery{
 		State: webhook.State(row.State), Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt,
-		LastStatus: row.LastStatus, LastError: row.LastError,
+		Since: row.Since(), LastStatus: row.LastStatus, LastError: row.LastError,
 	})
 	w.cfg.Observe(claimed.job, began, result)
 	next := *row

@@ -241,6 +241,30 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 	})
 }
 
+// A host that never answers again costs ever fewer takes, and its webhooks are given up.
+func TestWebhooks_OfASilentHostAreGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deliveries []ledger.WebhookRow
+		for i := range 200 {
+			deliveries = append(deliveries, due(fmt.Sprintf("j%d", i), "https://a.example/"))
+		}
+		q := newHooks(deliveries...)
+		stop := running(t, sending(t, q, always(silent), func(cfg *background.WebhooksConfig) {
+			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{})
+			cfg.Dispatcher.Policy.GiveUp = time.Hour
+		}).Loop())
+		time.Sleep(3 * time.Hour)
+		stop()
+		if pending, gone := q.count(ledger.WebhookPending), q.count(ledger.WebhookExhausted); pending != 0 || gone != 200 {
+			t.Errorf("%d pending and %d exhausted of 200", pending, gone)
+		}
+		if n := len(q.settled); n > 200*25 {
+			t.Errorf("%d results were stored", n)
+		}
+	})
+}
+
 // A backlog does not wait for the interval.
 func TestWebhooks_StartMoreAttemptsAsWorkersBecomeFree(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ type WebhookState string
 const (
 	WebhookPending   WebhookState = "PENDING"
 	WebhookDelivered WebhookState = "DELIVERED"
-	WebhookExhausted WebhookState = "EXHAUSTED" // every attempt failed
+	WebhookExhausted WebhookState = "EXHAUSTED" // every attempt failed, or the host was silent for too long
 	WebhookGone      WebhookState = "GONE"      // the receiver wants no more
 	WebhookRefused   WebhookState = "REFUSED"   // its address is not allowed
 )
@@ -49,6 +49,7 @@ type WebhookRow struct {
 	LastError  string    `column:"last_error"`
 	CreatedAt  time.Time `column:"created_at"`
 	UpdatedAt  time.Time `column:"updated_at"`
+	ReplayedAt time.Time `column:"replayed_at"` // the last time; zero if never
 
 	tag    tablestore.ETag
 	loaded tablestore.Properties
@@ -58,11 +59,20 @@ type WebhookRow struct {
 var (
 	webhookCodec     = tablestore.NewCodec[WebhookRow]()
 	undeliveredCodec = webhookCodec.Without(
-		"tenant_id", "url", "state", "attempts", "next_attempt_at", "seq", "last_status", "last_error", "created_at", "updated_at")
+		"tenant_id", "url", "state", "attempts", "next_attempt_at", "seq", "last_status", "last_error", "created_at", "updated_at",
+		"replayed_at")
 )
 
 // ID is the webhook's id, the same for each attempt.
 func (w *WebhookRow) ID() string { return w.JobID + "." + strconv.Itoa(w.Index) }
+
+// Since is when the attempts began: at the end of the job, or with the last replay.
+func (w *WebhookRow) Since() time.Time {
+	if w.ReplayedAt.IsZero() {
+		return w.CreatedAt
+	}
+	return w.ReplayedAt
+}
 
 // ParseWebhookID parses an id such as "<job id>.0".
 func ParseWebhookID(id string) (jobID string, index int, err error) {
@@ -249,6 +259,7 @@ func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, boo
 		next := *old
 		next.State, next.Attempts = WebhookPending, 0
 		next.NextAttemptAt = tablestore.Now()
+		next.ReplayedAt = next.NextAttemptAt
 		moved, err := l.moveWebhook(ctx, agg, old, &next)
 		if err == nil && !moved {
 			return tablestore.ErrConflict

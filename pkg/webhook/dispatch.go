@@ -84,7 +84,7 @@ type State string
 const (
 	StatePending   State = "PENDING"   // another attempt is due
 	StateDelivered State = "DELIVERED" // the receiver answered 2xx
-	StateExhausted State = "EXHAUSTED" // every attempt failed
+	StateExhausted State = "EXHAUSTED" // every attempt failed, or the host was silent until GiveUp
 	StateGone      State = "GONE"      // the receiver answered 410
 	StateRefused   State = "REFUSED"   // the URL or its address is not allowed
 )
@@ -97,6 +97,8 @@ type Delivery struct {
 	Attempts int
 	// NextAttemptAt is when a pending webhook is due.
 	NextAttemptAt time.Time
+	// Since is when the attempts began: at the end of the job, or with the last replay.
+	Since time.Time
 	// LastStatus is the HTTP status of the last attempt, 0 if there was no response.
 	LastStatus int
 	// LastError says why the last attempt failed or was deferred. It is safe to show.
@@ -112,10 +114,14 @@ type Policy struct {
 	// Jitter is the greatest fraction, from 0 to 1, by which a delay is lengthened.
 	// Optional. Defaults to 0.
 	Jitter float64
+	// GiveUp is how long after its Since a webhook is given up whose attempt is deferred because
+	// the receiver's host does not answer: deferred attempts do not count. Optional. Defaults to
+	// never.
+	GiveUp time.Duration
 }
 
-// StandardPolicy returns the schedule that Standard Webhooks gives as its example: ten
-// attempts over three days.
+// StandardPolicy returns the schedule that Standard Webhooks gives as its example, ten
+// attempts over three days, and gives up a silent host after a week.
 //
 // Source: Standard Webhooks 1.0, Deliverability and reliability.
 func StandardPolicy() Policy {
@@ -125,6 +131,7 @@ func StandardPolicy() Policy {
 			10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 		},
 		Jitter: 0.1,
+		GiveUp: 7 * 24 * time.Hour,
 	}
 }
 
@@ -138,6 +145,9 @@ func (p Policy) Validate() error {
 	if !(p.Jitter >= 0 && p.Jitter <= 1) {
 		return fmt.Errorf("webhook: Jitter must be from 0 to 1, is %g", p.Jitter)
 	}
+	if p.GiveUp < 0 {
+		return fmt.Errorf("webhook: GiveUp must not be negative, is %s", p.GiveUp)
+	}
 	return nil
 }
 
@@ -145,14 +155,23 @@ func (p Policy) Validate() error {
 // next attempt is due after both the schedule's delay and the receiver's Retry-After. An
 // attempt that sent nothing does not count. An interrupted one does not count either; it
 // keeps the previous result and leaves the delivery due now. A deferred one is due when
-// its turn comes, and says why it waits.
+// its turn comes, and says why it waits; if its host does not answer, it waits for a tenth of its age
+// more, as each take costs writes, and is given up after GiveUp.
 func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
 	if result.Outcome == Interrupted {
 		d.State, d.NextAttemptAt = StatePending, roundUp(now)
 		return d
 	}
 	if result.Outcome == Deferred {
-		d.State, d.NextAttemptAt, d.LastError = StatePending, roundUp(now.Add(result.After)), result.Reason
+		age, after := now.Sub(d.Since), result.After
+		if result.HostFault && p.GiveUp > 0 && age >= p.GiveUp {
+			d.State, d.NextAttemptAt, d.LastError = StateExhausted, time.Time{}, result.Reason
+			return d
+		}
+		if result.HostFault {
+			after += age / 10
+		}
+		d.State, d.NextAttemptAt, d.LastError = StatePending, roundUp(now.Add(after)), result.Reason
 		return d
 	}
 	d.LastStatus, d.LastError, d.NextAttemptAt = result.Status, result.Reason, time.Time{}

@@ -102,6 +102,7 @@ func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	h := g.host(hostKey{tenantID, name})
 	earliest := now
 	var reason string
+	silent := false
 	switch {
 	case h.inFlight >= g.cfg.PerHost:
 		reason = "the tenant has its maximum of concurrent attempts to the receiver's host"
@@ -115,7 +116,7 @@ func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 			g.total++
 			return &Pass{gate: g, tenantID: tenantID, host: h, grant: grant, since: now}, Result{}
 		}
-		earliest, reason = grant.RetryAt, "circuit open"
+		earliest, reason, silent = grant.RetryAt, "circuit open", true
 		for _, circuit := range h.circuit.Open(now) {
 			reason += ": " + circuit.Reason
 		}
@@ -127,7 +128,7 @@ func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	if latest := now.Add(g.cfg.MaxDefer); h.tail.After(latest) {
 		h.tail = latest
 	}
-	return nil, Result{Outcome: Deferred, After: h.tail.Sub(now), Reason: reason}
+	return nil, Result{Outcome: Deferred, After: h.tail.Sub(now), Reason: reason, HostFault: silent}
 }
 
 // host returns the state of a tenant's host, and creates it if there is none. The caller

@@ -162,7 +162,7 @@ type Result struct {
 	// contains no address, and only the status of the response.
 	Reason string
 	// HostFault says that the failure concerns the receiver's whole host, which does not
-	// answer or is overloaded, rather than the URL alone.
+	// answer or is overloaded, rather than the URL alone. It also says that an attempt was deferred for that.
 	HostFault bool
 }
 
