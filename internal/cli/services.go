@@ -157,7 +157,8 @@ func (t *tool) stuck() *cobra.Command {
 		}
 		return show(s, list, func(p *page, list api.StuckList) {
 			if list.RoundEndedAt.IsZero() {
-				p.line("This process has not checked the jobs yet: try again later, or ask a process with the role sweeper.")
+				p.line("This process has not checked the jobs. If it has the role sweeper, try again later;\n" +
+					"if not, the log of a process with that role names stuck jobs.")
 				return
 			}
 			p.line("%s stuck of %d live jobs checked %s; %s repaired since it started",
