@@ -8,6 +8,7 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
