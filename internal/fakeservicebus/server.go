@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,6 +135,22 @@ func (s *Server) Cut() {
 	for c := range s.connections {
 		c.cut()
 	}
+}
+
+// CloseReceivers closes the links that receive from a path, for a reason, and returns how many
+// there were. The paths are those of Depth. Locked messages stay locked.
+func (s *Server) CloseReceivers(path string, why Refusal) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, ok := s.queues[normal(path)]
+	if !ok {
+		return 0
+	}
+	receivers := slices.Clone(q.receivers)
+	for _, l := range receivers {
+		l.close(why.Condition, why.Description)
+	}
+	return len(receivers)
 }
 
 // Stop closes the listener, cuts all connections and waits until they have ended.

@@ -458,6 +458,33 @@ func TestWorker_CompletesACopyOfWhatItAnswered(t *testing.T) {
 	}
 }
 
+// The SDK keeps a link that the bus closed with an error that it takes for passing, and
+// receives nothing more on it. The worker opens another one.
+func TestWorker_ReadsOnAfterTheBusClosedItsLink(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{fakeservicebus.ServerBusy, fakeservicebus.Timeout, fakeservicebus.DetachForced} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t)
+			release := make(chan struct{})
+			stop := b.work(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil }, nil)
+			b.send(directive)
+			b.replied(1)
+			if b.CloseReceivers(directives, fakeservicebus.Refusal{Condition: condition}) != 1 {
+				t.Fatal("nothing receives from the lane")
+			}
+			b.send(strings.Replace(directive, `"jobId":"j"`, `"jobId":"k"`, 1))
+			b.until(func() bool { types, _ := b.replied(2); return types == "ACK ACK" })
+			close(release)
+			b.until(func() bool { return b.Depth(directives) == 0 })
+			stop()
+			if types, _ := b.replied(4); types != "ACK ACK RESULT RESULT" {
+				t.Errorf("%s", types)
+			}
+		})
+	}
+}
+
 // A directive whose connection was cut is completed by its lock, which lasts for long.
 func TestWorker_CompletesAfterAnOutage(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,9 @@
 //	a sender or receiver whose link   a new one takes its place (see closesLink)
 //	was closed with a final error
 //	returns it forever
+//	a receiver whose link was closed  a second empty answer proves it, and another
+//	with a passing error returns      receiver takes its place
+//	nothing, at once, forever
 //	a send may block forever, or     each send has a timeout; one that does not return
 //	longer than its context           is abandoned, the connections are cut, and a
 //	                                  topic has few permits for such sends

@@ -155,6 +155,8 @@ func (f *topic) RenewMessageLock(
 	return err
 }
 
+func (f *topic) Close(context.Context) error { return nil }
+
 func (f *topic) did(ctx context.Context, verb string, m *azservicebus.ReceivedMessage) error {
 	f.mu.Lock()
 	f.log = append(f.log, verb+" "+m.MessageID)

@@ -36,6 +36,7 @@ type receiver interface {
 	AbandonMessage(ctx context.Context, m *azservicebus.ReceivedMessage, options *azservicebus.AbandonMessageOptions) error
 	DeadLetterMessage(ctx context.Context, m *azservicebus.ReceivedMessage, options *azservicebus.DeadLetterOptions) error
 	RenewMessageLock(ctx context.Context, m *azservicebus.ReceivedMessage, options *azservicebus.RenewMessageLockOptions) error
+	Close(ctx context.Context) error
 }
 
 // subscription consumes the replies of one topic.
@@ -43,6 +44,9 @@ type subscription struct {
 	cfg  *RepliesConfig
 	name string
 	open func() (receiver, error)
+	// from is nil until a receiver could be made. Another one may replace it while replies
+	// that it delivered are in hand: their locks have tokens.
+	from atomic.Pointer[receiver]
 	// down is why the topic cannot be read, as far as that is known; nil while it can.
 	down    atomic.Pointer[string]
 	permits chan struct{} // one for each reply in hand
@@ -58,9 +62,8 @@ const drainTime = time.Second
 // run consumes until the context ends and returns when the topic is drained and no reply is
 // in hand.
 func (s *subscription) run(ctx context.Context) {
-	var from receiver // nil until it could be made
 	defer func() {
-		if from != nil {
+		if s.from.Load() != nil {
 			time.Sleep(drainTime)
 		}
 		s.inHand.Wait()
@@ -68,15 +71,12 @@ func (s *subscription) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		var err error
-		if from == nil {
-			var made receiver
-			if made, err = s.open(); err == nil { // Otherwise it may be a nil pointer in a non-nil interface.
-				from = made
-			}
+		if s.from.Load() == nil {
+			err = s.renewReceiver(ctx)
 		}
 		readable := false
 		if err == nil {
-			readable, err = s.receive(ctx, from)
+			readable, err = s.receive(ctx)
 		}
 		if readable {
 			failures = 0
@@ -90,9 +90,26 @@ func (s *subscription) run(ctx context.Context) {
 		if ctx.Err() == nil && (err != nil || failures > 0) {
 			s.unreadable(ctx, err)
 		}
+		if err == nil && failures > 0 {
+			_ = s.renewReceiver(ctx) // The old one stays if it fails.
+		}
 		s.pause(ctx, failures)
 		failures++
 	}
+}
+
+// renewReceiver makes a receiver, which replaces the one that there is. A link that is open
+// waits for replies. If the bus closes it with an error that the SDK takes for passing, such
+// as com.microsoft:server-busy, the SDK keeps it, and each call returns at once with nothing.
+func (s *subscription) renewReceiver(ctx context.Context) error {
+	made, err := s.open()
+	if err != nil { // The receiver may be a nil pointer in a non-nil interface.
+		return err
+	}
+	if old := s.from.Swap(&made); old != nil {
+		dispose(ctx, *old)
+	}
+	return nil
 }
 
 // unreadable notes that the topic cannot be read. It logs the first error of an outage.
@@ -116,7 +133,7 @@ const quiet = 30 * time.Second
 
 // receive waits for replies, as many as there are free permits, and starts a
 // goroutine for each. It reports whether the topic can be read.
-func (s *subscription) receive(ctx context.Context, from receiver) (readable bool, err error) {
+func (s *subscription) receive(ctx context.Context) (readable bool, err error) {
 	select {
 	case s.permits <- struct{}{}: // Wait until a permit is free.
 		<-s.permits
@@ -125,13 +142,13 @@ func (s *subscription) receive(ctx context.Context, from receiver) (readable boo
 	}
 	wait, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
-	messages, err := from.ReceiveMessages(wait, cap(s.permits)-len(s.permits), nil)
+	messages, err := (*s.from.Load()).ReceiveMessages(wait, cap(s.permits)-len(s.permits), nil)
 	for _, m := range messages {
 		s.permits <- struct{}{}
 		s.inHand.Go(func() {
 			defer func() { <-s.permits }()
 			began := time.Now()
-			delivery := s.handle(s.cfg.Received(ctx, senderOf(m)), from, m)
+			delivery := s.handle(s.cfg.Received(ctx, senderOf(m)), m)
 			delivery.Took = time.Since(began)
 			s.cfg.Observe(delivery)
 		})
@@ -165,15 +182,15 @@ func (s *subscription) pause(ctx context.Context, failures int) {
 
 // handle applies one delivery and settles it according to the result, after the
 // commit if there is one.
-func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage) Delivery {
+func (s *subscription) handle(ctx context.Context, m *azservicebus.ReceivedMessage) Delivery {
 	parsed, err := parseReply(m.Body, s.cfg.MaxBytes, m.MessageID)
 	d := Delivery{Type: parsed.kind, UnknownFields: parsed.unknown}
 	if unreadable, ok := errors.AsType[*apierror.Error](err); ok { // Its code may be outside the wire contract.
-		d.Outcome = s.deadLetter(ctx, from, m, unreadable)
+		d.Outcome = s.deadLetter(ctx, m, unreadable)
 		return d
 	}
 	parsed.callback.Caller = s.name // The bus does not tell who sent it.
-	answer, err := s.apply(ctx, from, m, parsed.callback)
+	answer, err := s.apply(ctx, m, parsed.callback)
 	known := apierror.From(err)
 	switch {
 	case err == nil:
@@ -184,23 +201,23 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 		if answer.Outcome == statemachine.Duplicate {
 			d.Outcome = ReplyDuplicate
 		}
-		d.Outcome = s.complete(ctx, from, m, d.Outcome)
+		d.Outcome = s.complete(ctx, m, d.Outcome)
 	case errors.Is(err, errLockLost):
 		d.Outcome = ReplyLockLost
 	case transient(known.Code):
 		// The bus redelivers it, and dead-letters it after a number of deliveries.
 		s.cfg.Logger.WarnContext(ctx, "reply not handled, the bus will redeliver it",
 			"topic", s.name, "message_id", m.MessageID, "deliveries", m.DeliveryCount, "error", err)
-		d.Outcome = s.settle(ctx, from, m, ReplyAbandoned, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
-			return from.AbandonMessage(ctx, m, nil)
+		d.Outcome = s.settle(ctx, m, ReplyAbandoned, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+			return (*s.from.Load()).AbandonMessage(ctx, m, nil)
 		})
 	case refused(known.Code):
 		// The use case has recorded the reply that it refused.
 		s.cfg.Logger.InfoContext(ctx, "reply refused",
 			"topic", s.name, "message_id", m.MessageID, "type", parsed.kind, "reason", known.Code, "description", known.Summary())
-		d.Outcome = s.complete(ctx, from, m, ReplyRefused)
+		d.Outcome = s.complete(ctx, m, ReplyRefused)
 	default:
-		d.Outcome = s.deadLetter(ctx, from, m, known)
+		d.Outcome = s.deadLetter(ctx, m, known)
 	}
 	return d
 }
@@ -219,7 +236,7 @@ func refused(code apierror.Code) bool {
 // reply for as long as the lock can be renewed and does not abandon it: the bus
 // dead-letters a reply after a number of deliveries.
 func (s *subscription) apply(
-	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, callback callbacks.Callback,
+	ctx context.Context, m *azservicebus.ReceivedMessage, callback callbacks.Callback,
 ) (callbacks.Answer, error) {
 	lock := time.Duration(0) // how long a lock lasts; 0 if the message does not say
 	if m.LockedUntil != nil {
@@ -240,7 +257,7 @@ func (s *subscription) apply(
 		if ctx.Err() != nil {
 			return answer, fmt.Errorf("%w: %w", errStopping, err)
 		}
-		if err := s.renew(ctx, from, m, lock); err != nil {
+		if err := s.renew(ctx, m, lock); err != nil {
 			return answer, err
 		}
 	}
@@ -248,11 +265,11 @@ func (s *subscription) apply(
 
 // renew renews the lock once half of its duration has passed. If that fails while
 // the lock holds, it returns nil: the next call tries again.
-func (s *subscription) renew(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, duration time.Duration) error {
+func (s *subscription) renew(ctx context.Context, m *azservicebus.ReceivedMessage, duration time.Duration) error {
 	if held(m, duration/2) {
 		return nil
 	}
-	_, err := renewByToken(ctx, from, m)
+	_, err := renewByToken(ctx, *s.from.Load(), m)
 	if err == nil || !lockLost(err) && held(m, 0) {
 		return nil
 	}
@@ -271,9 +288,9 @@ func lockLost(err error) bool {
 }
 
 // complete removes a handled reply from the subscription.
-func (s *subscription) complete(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, as DeliveryOutcome) DeliveryOutcome {
-	return s.settle(ctx, from, m, as, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
-		return from.CompleteMessage(ctx, m, nil)
+func (s *subscription) complete(ctx context.Context, m *azservicebus.ReceivedMessage, as DeliveryOutcome) DeliveryOutcome {
+	return s.settle(ctx, m, as, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+		return (*s.from.Load()).CompleteMessage(ctx, m, nil)
 	})
 }
 
@@ -282,15 +299,15 @@ const maxDescription = 4096
 
 // deadLetter dead-letters a reply that can never be handled, with its reason.
 func (s *subscription) deadLetter(
-	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *apierror.Error,
+	ctx context.Context, m *azservicebus.ReceivedMessage, why *apierror.Error,
 ) DeliveryOutcome {
 	description := why.Summary()
 	s.cfg.Logger.WarnContext(ctx, "reply dead-lettered",
 		"topic", s.name, "message_id", m.MessageID, "reason", why.Code, "description", description)
 	description = strings.ToValidUTF8(description[:min(len(description), maxDescription)], "") // Not half a character.
 	options := &azservicebus.DeadLetterOptions{Reason: new(string(why.Code)), ErrorDescription: &description}
-	return s.settle(ctx, from, m, ReplyDeadLettered, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
-		return from.DeadLetterMessage(ctx, m, options)
+	return s.settle(ctx, m, ReplyDeadLettered, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+		return (*s.from.Load()).DeadLetterMessage(ctx, m, options)
 	})
 }
 
@@ -300,9 +317,9 @@ type settlement func(ctx context.Context, m *azservicebus.ReceivedMessage) error
 // settle settles a reply, even during a stop. If that fails, the bus redelivers the
 // reply, which is then a duplicate.
 func (s *subscription) settle(
-	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, as DeliveryOutcome, how settlement,
+	ctx context.Context, m *azservicebus.ReceivedMessage, as DeliveryOutcome, how settlement,
 ) DeliveryOutcome {
-	err := settle(ctx, from, m, how)
+	err := settle(ctx, *s.from.Load(), m, how)
 	if lockLost(err) {
 		return ReplyLockLost
 	}

@@ -217,6 +217,34 @@ func TestWire_ALockThatIsLost(t *testing.T) {
 	t.Error("it is never applied")
 }
 
+// The SDK keeps a link that the bus closed with an error that it takes for passing, and
+// receives nothing more on it. The consumer opens another one, and settles by their locks the
+// replies that the closed one delivered.
+func TestWire_RepliesAfterTheBusClosedTheLink(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{fakeservicebus.ServerBusy, fakeservicebus.Timeout, fakeservicebus.DetachForced} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			w := replies(t, namespaceOnWire(t, nil))
+			w.ledger.answers(func(callbacks.Callback) error { return &apierror.Error{Code: apierror.StoreUnavailable} })
+			w.send(replyBody("ACK", "s"))
+			waittest.Until(t, "the reply is in hand", func() bool { return w.ledger.calls() > 0 })
+			if w.peer.CloseReceivers(wireInvoker, fakeservicebus.Refusal{Condition: condition}) != 1 {
+				t.Fatal("nothing receives from the topic")
+			}
+			w.send(replyBody("ACK", "other"))
+			waittest.Until(t, "both are locked", func() bool {
+				held := w.peer.Messages(wireInvoker)
+				return len(held) == 2 && held[0].Locked && held[1].Locked
+			})
+			w.ledger.answers(nil)
+			w.expect(servicebus.ReplyAck, servicebus.ReplyApplied)
+			w.expect(servicebus.ReplyAck, servicebus.ReplyApplied)
+			w.empty()
+		})
+	}
+}
+
 // The consumer recovers after a restart of the broker and after a cut connection.
 func TestWire_RepliesAfterARestart(t *testing.T) {
 	t.Parallel()

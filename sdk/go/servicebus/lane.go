@@ -27,7 +27,8 @@ type lane struct {
 	reopen  func() (*azservicebus.Sender, error)
 	replies atomic.Pointer[azservicebus.Sender]
 
-	from *azservicebus.Receiver
+	// from is replaced if the bus closes its link (see replaceReceiver).
+	from atomic.Pointer[azservicebus.Receiver]
 	// settling is nil until the lane is no longer read; then it replaces from, and closed is
 	// closed once from is.
 	settling atomic.Pointer[azservicebus.Receiver]
@@ -58,8 +59,9 @@ func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lan
 		return nil, fmt.Errorf("replies of lane %d: %w", n, err)
 	}
 	l := &lane{
-		cfg: cfg, topic: topic, open: open, from: from, closed: make(chan struct{}), reopen: reopen, inHand: map[attempt]*directive{},
+		cfg: cfg, topic: topic, open: open, closed: make(chan struct{}), reopen: reopen, inHand: map[attempt]*directive{},
 	}
+	l.from.Store(from)
 	l.replies.Store(replies)
 	return l, nil
 }
@@ -76,13 +78,20 @@ func (l *lane) send(ctx context.Context, message *azservicebus.Message) error {
 		return err
 	}
 	if another, failed := l.reopen(); failed == nil && l.replies.CompareAndSwap(sender, another) {
-		go func() { // It may wait for the bus.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
-			defer cancel()
-			_ = sender.Close(ctx) // Nothing uses it any more.
-		}()
+		dispose(ctx, sender)
 	}
 	return err
+}
+
+// dispose closes a sender or receiver that nothing uses any more, without waiting for the bus.
+func dispose(ctx context.Context, link interface {
+	Close(ctx context.Context) error
+}) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		_ = link.Close(ctx) // Nothing depends on it.
+	}()
 }
 
 // closesLink reports whether the topic may have closed the link with that error for good. The
@@ -110,7 +119,7 @@ func (l *lane) run(ctx, handling, replying context.Context) {
 			return
 		}
 		<-slots
-		messages, err := l.from.ReceiveMessages(ctx, cap(slots)-len(slots), nil)
+		messages, err := l.from.Load().ReceiveMessages(ctx, cap(slots)-len(slots), nil)
 		for _, m := range messages {
 			slots <- struct{}{}
 			inHand.Go(func() {
@@ -125,12 +134,28 @@ func (l *lane) run(ctx, handling, replying context.Context) {
 		}
 		// A broken connection may show as no messages and no error.
 		failures++
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
 			l.failed(ctx, l.cfg.Log, "receive", failures, fmt.Errorf("%s: %w", l.topic, err))
+		case failures > 1:
+			l.replaceReceiver(ctx)
 		}
 		if !pause(ctx, delay(failures)) {
 			return
 		}
+	}
+}
+
+// replaceReceiver opens another receiver in the place of one that returns nothing. A link that
+// is open waits for messages. If the bus closes it with an error that the SDK takes for
+// passing, such as com.microsoft:server-busy, the SDK keeps it, and each call returns at once.
+// The directives in hand are settled by their locks then.
+//
+// The server's subscriptions do the same.
+func (l *lane) replaceReceiver(ctx context.Context) {
+	if another, err := l.open(); err == nil { // It fails if the client is closed.
+		dispose(ctx, l.from.Swap(another))
 	}
 }
 
@@ -157,7 +182,7 @@ func (l *lane) receiveNoMore(ctx context.Context) {
 		l.settling.Store(settling)
 		ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 		defer cancel()
-		err = l.from.Close(ctx)
+		err = l.from.Load().Close(ctx)
 	}
 	if err != nil {
 		l.cfg.Log.WarnContext(ctx, "lane not closed cleanly", "error", err)
@@ -231,7 +256,7 @@ func (l *lane) settle(ctx context.Context, name string, m *azservicebus.Received
 	if err != nil && ctx.Err() == nil && !lockLost(err) {
 		// The link that delivered the message is gone. Its lock holds, and has a token.
 		again, cancel := context.WithTimeout(ctx, callTimeout)
-		from, held := cmp.Or(l.settling.Load(), l.from), &azservicebus.ReceivedMessage{LockToken: m.LockToken}
+		from, held := cmp.Or(l.settling.Load(), l.from.Load()), &azservicebus.ReceivedMessage{LockToken: m.LockToken}
 		// A renewal opens a lost connection again at once, a settlement after 3 to 5 seconds.
 		if err = from.RenewMessageLock(again, held, nil); err == nil {
 			err = call(again, from, held)
@@ -249,7 +274,7 @@ func (l *lane) settleOnLink(ctx context.Context, m *azservicebus.ReceivedMessage
 	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()
 	if l.settling.Load() == nil {
-		return call(ctx, l.from, m)
+		return call(ctx, l.from.Load(), m)
 	}
 	select {
 	case <-l.closed:
