@@ -60,6 +60,17 @@ class Testing(unittest.TestCase):
                 server.do(Command("tenant_a", "sdk.conform", {}, REF, REF))
             self.assertLess(time.monotonic() - begun, 50)  # A client outside of tests goes on for a minute.
 
+    def test_what_a_worker_raises_ends_the_wait_for_a_job(self):
+        worker = Worker("conformance")
+        worker.step("CONFORM")(lambda task: None)
+        command = Command("tenant_a", "sdk.conform", {}, REF, REF)
+        with Server(PROTOCOLS) as server:
+            server.run(worker)
+            server.do(command)
+        with self.assertRaisesRegex(RuntimeError, "a worker runs once"), Server(PROTOCOLS) as server:
+            server.run(worker)
+            server.do(command, timeout=float("inf"))
+
     def test_a_failure_of_the_test_is_not_hidden(self):
         with self.assertRaisesRegex(ZeroDivisionError, "division"):
             with Server(PROTOCOLS) as server:

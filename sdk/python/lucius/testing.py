@@ -18,7 +18,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any, List, Optional, Union
 
-from ._transport import Transport
+from ._transport import Interruptible, Transport
 from .client import Client
 from .errors import LuciusError
 from .model import Command, Job
@@ -43,6 +43,7 @@ class Server:
         self._binary = binary or os.environ.get("LUCIUS_BINARY") or shutil.which("lucius")
         self._closing = ExitStack()
         self._refusals: List[Exception] = []
+        self._refused = Interruptible()  # Ends what waits for a job.
         #: Its URL, within the ``with`` block.
         self.url = ""
         #: A client of it.
@@ -89,6 +90,7 @@ class Server:
                 worker.run()
             except Exception as error:
                 self._refusals.append(error)
+                self._refused.interrupt()
 
         thread = threading.Thread(target=work, name=f"worker {worker.owner}")
         thread.start()
@@ -98,9 +100,15 @@ class Server:
     def do(self, command: Command, timeout: float = 60.0) -> Job:
         """Submit the command, and return its job once it has ended.
 
-        After the ``timeout`` it raises :class:`TimedOutError`.
+        After the ``timeout`` it raises :class:`TimedOutError`, and at once what a worker raised.
         """
-        return self.client.wait(self.client.submit(command).job_id, timeout)
+        job_id = self.client.submit(command).job_id
+        try:
+            return self.client._wait(job_id, timeout, self._refused)  # pyright: ignore[reportPrivateUsage]
+        except LuciusError:
+            if self._refusals:
+                raise self._refusals[0] from None
+            raise
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

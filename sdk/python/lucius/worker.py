@@ -188,8 +188,10 @@ class Worker:
             self._drain()
         finally:
             restore()
-            if self._loop:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+            with self._loop_guard:
+                loop, self._loop = self._loop, None  # do() may still need another one.
+            if loop:
+                loop.call_soon_threadsafe(loop.stop)
             self._transport.close()
         if self._refusal:
             raise self._refusal

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from unittest.mock import patch
 
-from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Throttled, Worker
+from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Task, Throttled, Worker
 
 from .fake import Fake, Queue
 
@@ -244,6 +244,20 @@ class Async(unittest.TestCase):
             return {"uri": task.payload["name"]}
         reports = run(Queue({"name": "a"}, {"name": "b"}), handler)
         self.assertEqual(sorted(body["result_ref"]["uri"] for _, body in reports), ["a", "b"])
+
+    def test_do_works_after_run(self):
+        async def handler(task):
+            return {"uri": task.payload["name"]}
+        queue = Queue({"name": "a"})
+        worker = Worker("extract", url=queue.url, token="secret-token")
+        worker.step("EXTRACT")(handler)
+        running = threading.Thread(target=worker.run)
+        running.start()
+        self.assertTrue(queue.done.wait(60))
+        worker.stop()
+        running.join(60)
+        queue.close()
+        self.assertEqual(worker.do(Task.of("EXTRACT", {"name": "b"})).result, {"uri": "b"})
 
     def test_a_cancelled_task_cancels_its_coroutine(self):
         seen = []

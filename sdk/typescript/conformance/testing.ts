@@ -58,5 +58,8 @@ test("a server that ends fails the test soon", async () => {
 test("a worker's failure is the test's", async () => {
   const server = await Server.start({ protocols });
   server.run(new Worker({ service: "conformance", logger: silent }));
+  await assert.rejects(server.do({
+    tenant_id: "tenant_a", request_type: "sdk.conform", schema_version: "1", payload: {}, input_ref: ref, output_ref: ref,
+  }, { timeout: Infinity }), /no handler/);
   await assert.rejects(server.stop(), /no handler/);
 });

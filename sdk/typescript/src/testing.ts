@@ -31,6 +31,7 @@ export class Server {
   /** A client of it. */
   readonly client: Client;
   readonly #process: ChildProcess;
+  readonly #refused = new AbortController();
   readonly #workers: { worker: Worker; end: Promise<unknown> }[] = [];
 
   private constructor(readonly url: string, process: ChildProcess) {
@@ -64,14 +65,15 @@ export class Server {
   run(worker: Worker): void {
     worker.connect({ url: this.url, token: "" });
     const end = worker.run();
-    end.catch(() => {}); // stop() rejects with it.
+    end.catch((error: unknown) => this.#refused.abort(error)); // stop() rejects with it, too.
     this.#workers.push({ worker, end });
   }
 
-  /** Submit the command, and return its job once it has ended; after the timeout, in seconds, reject. */
+  /** Submit the command, and return its job once it has ended; after the timeout, in seconds, reject, and
+   * at once if a worker rejects. */
   async do(command: Command, { timeout = 60 } = {}): Promise<Job> {
     const { jobId } = await this.client.submit(command);
-    return this.client.wait(jobId, { timeout });
+    return this.client.wait(jobId, { timeout, signal: this.#refused.signal });
   }
 
   /** End the workers, then the server. It rejects with what a worker rejected with, such as a refused claim. */
