@@ -92,10 +92,11 @@ class Transport:
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: List[http.client.HTTPConnection] = []
-        self._closed = False
+        self._closed = threading.Event()
 
     def close(self) -> None:
-        self._closed = True
+        """Close the idle connections, and repeat no call any more that has no other end."""
+        self._closed.set()
         self._drop_idle()
 
     def _drop_idle(self) -> None:
@@ -167,7 +168,7 @@ class Transport:
             if interruptible:
                 interruptible.attach(None)
         with self._lock:
-            kept = kept and not self._closed and len(self._idle) < _IDLE_CONNECTIONS
+            kept = kept and not self._closed.is_set() and len(self._idle) < _IDLE_CONNECTIONS
             if kept:
                 self._idle.append(connection)
         if not kept:
@@ -183,7 +184,7 @@ class Transport:
         """Make a call and return its answer, repeating it while it has none.
 
         A call is repeated if the server did not answer, or with a problem that ``passes``,
-        until ``retry_for`` seconds have passed or ``stop`` is set. It waits at most
+        until ``retry_for`` seconds have passed or ``stop`` is set, by default by :meth:`close`. It waits at most
         ``longest_wait`` between two tries. Every call of this package is idempotent. ``once``
         makes a try in the place of :meth:`once`. ``link`` logs the failures of the call that
         has the name. Raises :class:`ProblemError` or :class:`NoAnswerError`.
@@ -191,7 +192,7 @@ class Transport:
         text = None if body is None else encoded(body)
         give_up = time.monotonic() + retry_for
         delay, tries = _FIRST_DELAY, 0
-        stop = stop or (interruptible.interrupted if interruptible else threading.Event())
+        stop = stop or (interruptible.interrupted if interruptible else self._closed)
         while True:
             wait = delay * random.uniform(0.5, 1.5)
             failure: Exception

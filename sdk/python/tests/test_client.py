@@ -1,12 +1,15 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import unittest
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from unittest.mock import patch
 
 from lucius import (
@@ -424,6 +427,18 @@ class Async(Scripted):
         self.assertEqual((listed.query["doc_id"], listed.tags), ("d", ["env=prod"]))
         reruns = [r.body for r in fake.requests if r.path == "/v1/jobs/j1:rerun"]
         self.assertEqual(reruns, [{"from": "start", "dry_run": True}, {"from": "start", "reason": "why"}])
+
+    def test_close_ends_the_repeats(self):
+        program = """if True:
+            import asyncio
+            from lucius import AsyncClient
+
+            async def main():
+                async with AsyncClient("http://127.0.0.1:1", retry_for=float("inf")) as client:
+                    asyncio.ensure_future(client.get("j1"))
+                    await asyncio.sleep(0)
+            asyncio.run(main())"""
+        subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1], check=True, timeout=60)
 
     def test_a_cancelled_wait_ends(self):
         def answer(request):
