@@ -8,13 +8,17 @@ import types
 import typing
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence as AbstractSequence
-from typing import Any, Callable, Dict, List, Literal, Union
+from typing import Any, Callable, Dict, List, Literal, Set, TypeVar, Union
 
 from .errors import Final, LuciusError
 
 _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", type(None): "null"}
 # The type of X | Y, from Python 3.10 on.
 _UNIONS = (Union, getattr(types, "UnionType", Union))
+# What may stand around a type; typing_extensions has its own of some.
+_AROUND = ("Required", "NotRequired", "ReadOnly", "Final")
+_ARRAYS = (list, tuple, AbstractSequence)
+_OBJECTS = (dict, AbstractMapping)
 
 
 class _Wrong(Exception):
@@ -28,9 +32,10 @@ def decoder(of: Any) -> Callable[[Any], Any]:
     """The function that decodes a payload: for a dataclass or a TypedDict by its annotations, else as given.
 
     It raises :class:`Final` for one that does not fit: another attempt would get the same.
+    An annotation that no value of JSON fits is a TypeError.
     """
     if _declared(of):
-        typing.get_type_hints(of)  # They are wrong now rather than with the first payload.
+        _check(of, "", set())  # It is wrong now rather than with the first payload.
 
     def decode(payload: Any) -> Any:
         try:
@@ -52,8 +57,51 @@ def _is_typed_dict(of: Any) -> bool:
     return isinstance(of, type) and issubclass(of, dict) and hasattr(of, "__total__")
 
 
+def _hints(of: Any) -> Dict[str, Any]:
+    """The annotations of the fields that a payload may have."""
+    hints = typing.get_type_hints(of)
+    return hints if _is_typed_dict(of) else {field.name: hints[field.name] for field in dataclasses.fields(of) if field.init}
+
+
+def _plain(of: Any) -> Any:
+    """The type that a NewType, an alias or a qualifier such as NotRequired stands for."""
+    while True:
+        if hasattr(of, "__supertype__"):
+            of = of.__supertype__
+        elif isinstance(of, getattr(typing, "TypeAliasType", ())):
+            of = of.__value__
+        elif getattr(typing.get_origin(of), "_name", "") in _AROUND:
+            of, = typing.get_args(of)
+        else:
+            return of
+
+
+def _check(of: Any, at: str, seen: Set[Any]) -> None:
+    """Raise a TypeError for a type that _decoded does not know: it would pass any value for one of it."""
+    of = _plain(of)
+    origin, args = typing.get_origin(of), typing.get_args(of)
+    kind = origin or of
+    if origin is Literal or kind in (Any, object) or kind in _KINDS or isinstance(kind, TypeVar):
+        return
+    if _declared(of):
+        if of not in seen:  # It may contain itself.
+            seen.add(of)
+            for name, hint in _hints(of).items():
+                _check(hint, f"{of.__name__}.{name}", seen)
+    elif kind in _OBJECTS and args and _plain(args[0]) not in (str, Any) and typing.get_origin(_plain(args[0])) is not Literal:
+        raise TypeError(f"{at} has keys of type {_name(args[0])}, but those of JSON are strings: annotate them as str")
+    elif origin in _UNIONS or kind in _ARRAYS or kind in _OBJECTS:
+        for arg in args:
+            if arg is not Ellipsis:
+                _check(arg, at, seen)
+    elif not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        raise TypeError(f"{at} has the type {_name(of)}, which JSON does not have: annotate it as what the payload has, such as str, "
+                        "or give payload= a function that makes it")
+
+
 def _decoded(of: Any, value: Any, at: str) -> Any:
     """The value as the type asks for it. Raises _Wrong."""
+    of = _plain(of)
     origin, args = typing.get_origin(of), typing.get_args(of)
     if origin in _UNIONS:
         return _one_of(args, value, at)
@@ -64,7 +112,7 @@ def _decoded(of: Any, value: Any, at: str) -> Any:
     if _declared(of):
         return _fields(of, value, at)
     kind = origin or of
-    if kind in (list, tuple, AbstractSequence):
+    if kind in _ARRAYS:
         if not _is(value, list):
             raise _Wrong(at, "must be an array")
         items: List[Any] = value
@@ -74,7 +122,7 @@ def _decoded(of: Any, value: Any, at: str) -> Any:
             return tuple(_decoded(arg, item, f"{at}/{i}") for i, (arg, item) in enumerate(zip(args, items)))
         each = [_decoded(args[0] if args else Any, item, f"{at}/{i}") for i, item in enumerate(items)]
         return tuple(each) if kind is tuple else each
-    if kind in (dict, AbstractMapping):
+    if kind in _OBJECTS:
         if not _is(value, dict):
             raise _Wrong(at, "must be an object")
         members: Dict[str, Any] = value
@@ -102,8 +150,12 @@ def _one_of(args: Any, value: Any, at: str) -> Any:
         except _Wrong:
             if len(others) == 1:
                 raise
-    kinds = [typing.get_origin(arg) or arg for arg in others]  # In Python 3.9 List[str] has no name.
-    raise _Wrong(at, "must be one of " + ", ".join(getattr(kind, "__name__", str(kind)) for kind in kinds))
+    raise _Wrong(at, "must be one of " + ", ".join(map(_name, others)))
+
+
+def _name(of: Any) -> str:
+    kind = typing.get_origin(of) or of  # In Python 3.9 List[str] has no name.
+    return getattr(kind, "__name__", str(kind))
 
 
 def _fields(of: Any, value: Any, at: str) -> Any:
@@ -111,14 +163,13 @@ def _fields(of: Any, value: Any, at: str) -> Any:
     if not _is(value, dict):
         raise _Wrong(at, "must be an object")
     members: Dict[str, Any] = value
-    hints = typing.get_type_hints(of)
+    hints = _hints(of)
     required = set(of.__required_keys__) if _is_typed_dict(of) else {
         field.name for field in dataclasses.fields(of)
         if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}
-    taken = set(hints) if _is_typed_dict(of) else {field.name for field in dataclasses.fields(of) if field.init}
     for name in sorted(required - set(members)):
         raise _Wrong(_under(at, name), "is missing")
-    decoded = {name: _decoded(hints[name], members[name], _under(at, name)) for name in members if name in taken}
+    decoded = {name: _decoded(hints[name], members[name], _under(at, name)) for name in members if name in hints}
     if _is_typed_dict(of):
         return {**members, **decoded}
     try:

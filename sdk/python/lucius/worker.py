@@ -129,7 +129,8 @@ class Worker:
         With ``payload`` it is called with the task and its decoded payload: a dataclass, a
         TypedDict, or any function that makes something of it or raises an exception, such as
         ``Model.model_validate`` of pydantic. A payload that does not fit fails the step for
-        good with the code ``payload_invalid``, and names what is wrong.
+        good with the code ``payload_invalid``, and names what is wrong. A field of a type that
+        JSON does not have, such as a datetime, is a TypeError.
 
         With :data:`ANY_STEP` it does the steps of all types of the worker's services that
         have no handler of their own.

@@ -1,7 +1,9 @@
 import enum
 import unittest
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Dict, List, Literal, Mapping, NewType, Optional, Sequence, Set, Tuple, TypedDict, Union
 
 from lucius import CANCELLED, Final, Outcome, RetryAfter, Task, Worker
 from lucius._payload import decoder
@@ -12,6 +14,15 @@ from . import typed_worker
 
 class Color(enum.Enum):
     RED = "red"
+
+
+Id = NewType("Id", str)
+
+
+@dataclass
+class Node:
+    children: List["Node"]
+    id: Id = Id("")
 
 
 @dataclass
@@ -91,6 +102,33 @@ class Typed(unittest.TestCase):
             field: "Missing"  # noqa: F821
         with self.assertRaises(NameError):
             Worker("extract").step("EXTRACT", payload=Wrong)(lambda task, payload: None)
+
+    def test_a_type_that_json_does_not_have_is_refused(self):
+        class Bill(TypedDict):
+            due: Optional[List[datetime]]
+
+        @dataclass
+        class Inner:
+            due: Dict[int, str]
+
+        @dataclass
+        class Outer:
+            inner: Tuple[Inner, ...]
+        for kind in (datetime, Set[str], Union[str, Decimal], bytes):
+            @dataclass
+            class Payload:
+                due: kind
+            with self.subTest(kind=kind), self.assertRaisesRegex(TypeError, "Payload.due has the type .* annotate it as"):
+                Worker("extract").step("EXTRACT", payload=Payload)(lambda task, payload: None)
+        for payload, message in ((Bill, "Bill.due has the type datetime"), (Outer, "Inner.due has keys of type int")):
+            with self.subTest(payload=payload), self.assertRaisesRegex(TypeError, message):
+                decoder(payload)
+
+    def test_types_may_contain_themselves_and_have_other_names(self):
+        decode = decoder(Node)
+        self.assertEqual(decode({"children": [{"children": [], "id": "a"}]}), Node([Node([], Id("a"))]))
+        with self.assertRaisesRegex(Final, "/id: must be a string"):
+            decode({"children": [], "id": 1})
 
     def test_middleware_sees_the_task(self):
         queue, seen = Queue({"words": 3}), []
