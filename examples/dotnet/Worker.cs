@@ -72,9 +72,12 @@ async Task HandleAsync(ProcessMessageEventArgs args)
         await args.DeadLetterMessageAsync(args.Message, "not_a_directive");
         return;
     }
-    // The answer to the ACK says whether the attempt is still the current one;
+    // The bus drops a message that is given back after it expired: another attempt begins when
+    // the lease has ended, which heartbeats extend. The answer to the ACK says whether the attempt is still the current one;
     // lease_expires_at in the past is no reason to drop a directive.
-    var acknowledged = await SendAsync("ack", Answer(directive), args.CancellationToken);
+    var ack = Answer(directive);
+    ack["lease_seconds"] = 90;
+    var acknowledged = await SendAsync("ack", ack, args.CancellationToken);
     if (acknowledged is not null)
         await WorkAsync(directive, acknowledged, args.CancellationToken);
     await args.CompleteMessageAsync(args.Message);
