@@ -73,10 +73,11 @@ async Task HandleAsync(ProcessMessageEventArgs args)
         return;
     }
     // The bus drops a message that is given back after it expired: another attempt begins when
-    // the lease has ended, which heartbeats extend. The answer to the ACK says whether the attempt is still the current one;
-    // lease_expires_at in the past is no reason to drop a directive.
+    // the lease has ended, which heartbeats extend.
     var ack = Answer(directive);
     ack["lease_seconds"] = 90;
+    // The answer says whether the attempt is still the current one; lease_expires_at in the past
+    // is no reason to drop a directive.
     var acknowledged = await SendAsync("ack", ack, args.CancellationToken);
     if (acknowledged is not null)
         await WorkAsync(directive, acknowledged, args.CancellationToken);
