@@ -104,6 +104,26 @@ func (v *visitor) throttle(status string) statemachine.Throttle {
 	}
 }
 
+// stopTime is how long the next attempt of a worker that stops waits.
+const stopTime = time.Second
+
+// stops draws whether a worker that reports that status does so because it stops.
+func (v *visitor) stops(op *operation) bool {
+	return op.status == string(statemachine.ResultFailedRetry) && op.throttle == "" && v.chance(30)
+}
+
+// failure adds to a report of a failure why the attempt failed.
+func (op *operation) failure(body fields) {
+	body["error"] = fields{"code": "code"}
+	switch {
+	case op.throttle != "":
+		body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
+	case op.stopped:
+		body["error"] = fields{"code": statemachine.ErrorWorkerStopped}
+		body["retry_after_seconds"] = stopTime.Seconds()
+	}
+}
+
 // oneOf returns an earlier task, in half of all cases the last one.
 func (v *visitor) oneOf(old []*task) *task {
 	if v.chance(50) {
@@ -130,6 +150,7 @@ func (v *visitor) report(t *task, kind, status string) error {
 		op.status = ""
 	}
 	op.throttle = v.throttle(op.status)
+	op.stopped = v.stops(op)
 	if kind == "ack" && v.chance(20) {
 		op.lease = 20 * time.Second
 	}
@@ -153,10 +174,7 @@ func (r *request) report(t *task, op *operation) error {
 	if op.kind == "result" {
 		body["status"], body["result_ref"] = op.status, resultOf(t.leaseID)
 		if op.status != string(statemachine.ResultSucceeded) {
-			body["error"] = fields{"code": "code"}
-		}
-		if op.throttle != "" {
-			body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
+			op.failure(body)
 		}
 	}
 	return r.post("/v1/callbacks/"+op.kind, body, nil)

@@ -42,7 +42,7 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 		!j.row.NotAfter.After(j.row.Updated) {
 		c.violate("dates", "step %d of job %s was claimed after %s", index, j.id, j.row.NotAfter)
 	}
-	c.checkThrottle(who, j, old, next)
+	c.checkFreeAttempt(who, j, old, next)
 	held := old.Live() && old.State != "DISPATCHING" && old.End().After(time.Now())
 	if held && next.ErrorCode == statemachine.ErrorExpired && old.State != next.State {
 		c.violate("dates", "step %d of job %s expired while a worker might hold it until %s", index, j.id, old.End())
@@ -55,15 +55,21 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	}
 }
 
-// checkThrottle checks that an attempt whose service throttled it spends no budget, that the next
-// one starts when the service takes work again, and that no other attempt counts as throttled.
-func (c *checker) checkThrottle(who actor, j *job, old, next *audit.StepRow) {
+// checkFreeAttempt checks that an attempt whose service throttled it or whose worker stopped spends
+// no budget, that the next one starts when the worker said, and that no other than a throttled
+// attempt counts as throttled.
+func (c *checker) checkFreeAttempt(who actor, j *job, old, next *audit.StepRow) {
 	op := who.op
 	waits := next.State == "FAILED_RETRY" && old.State != next.State
-	throttled := waits && op != nil && op.jobID == j.id && op.stepID == next.ID && op.throttle != ""
+	reported := waits && op != nil && op.jobID == j.id && op.stepID == next.ID
+	throttled, stopped := reported && op.throttle != "", reported && op.stopped
 	switch {
 	case throttled && next.Spent != old.Spent:
 		c.violate("S13", "the throttled attempt %d of step %s of job %s spent a budget", next.Attempt, next.ID, j.id)
+	case stopped && next.Spent != old.Spent:
+		c.violate("S13", "attempt %d of step %s of job %s, whose worker stopped, spent a budget", next.Attempt, next.ID, j.id)
+	case stopped && !next.Next.Equal(j.row.Updated.Add(stopTime)):
+		c.violate("S13", "step %s of job %s, whose worker stopped, waits until %s, and not for %s", next.ID, j.id, next.Next, stopTime)
 	case throttled && !next.Next.Equal(j.row.Updated.Add(throttleTime)):
 		c.violate("S13", "the throttled step %s of job %s waits until %s, and not for %s", next.ID, j.id, next.Next, throttleTime)
 	case next.Throttled != throttled && (waits || next.Attempt != old.Attempt || !old.Throttled):

@@ -196,6 +196,7 @@ type operation struct {
 	status    string
 	lease     time.Duration // that an ACK asks for
 	throttle  statemachine.Throttle
+	stopped   bool // the worker ends the attempt because it stops
 }
 
 type actorKey struct{}

@@ -127,6 +127,7 @@ func (h *itemWorker) do(kind, status string) bool {
 		kind: kind, jobID: t.jobID, stepID: t.stepID, attemptNo: t.attemptNo, leaseID: t.leaseID, status: status,
 		throttle: h.throttle(status),
 	}
+	op.stopped = h.stops(op)
 	id := fmt.Sprintf("%s-%s-%d-%d", t.leaseID[:8], kind, h.verbs, h.rng.IntN(1000))
 	rev := h.rev
 	ask := func() (any, error) {
@@ -156,10 +157,8 @@ func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any,
 	case op.status == "SUCCEEDED":
 		verb, body["result_ref"] = "complete", resultOf(h.task.leaseID)
 	case op.kind == "result":
-		verb, body["retryable"], body["error"] = "fail", op.status == "FAILED_RETRY", fields{"code": "code"}
-		if op.throttle != "" {
-			body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
-		}
+		verb, body["retryable"] = "fail", op.status == "FAILED_RETRY"
+		op.failure(body)
 	}
 	var got item
 	err := r.post("/v1/work/"+h.workID+":"+verb, body, &got)

@@ -146,8 +146,8 @@ type Step struct {
 	//
 	//	invariant: Throttled ⇒ no newer attempt was dispatched
 	Throttled bool `column:"throttled"`
-	// RetryCause is the budget that the latest failed attempt spent; empty if it was throttled
-	// and spent none, or if an operator has taken an attempt from its worker since.
+	// RetryCause is the budget that the latest failed attempt spent, or [CauseStop]; empty if it was
+	// throttled and spent none, or if an operator has taken an attempt from its worker since.
 	RetryCause Cause `column:"retry_cause"`
 	// Attempts is the step's memory of its attempts, oldest first.
 	Attempts []Attempt `column:"attempts"`
@@ -228,7 +228,7 @@ func firstSet(over, base []time.Duration) []time.Duration {
 	return base
 }
 
-// Cause is a kind of failure. Each has its own budget: a list of delays.
+// Cause is a kind of failure. Each but [CauseStop] has its own budget: a list of delays.
 type Cause string
 
 // The causes.
@@ -236,19 +236,24 @@ const (
 	CauseDispatch  Cause = "dispatch"  // the bus rejected the directive
 	CauseAck       Cause = "ack"       // no worker acknowledged the directive in time
 	CauseExecution Cause = "execution" // the worker failed, or did not report in time
+	CauseStop      Cause = "stop"      // the worker stopped; spends nothing
 )
 
-// FreeThrottles is how many throttled attempts of a step spend no budget. Each further one
-// spends the execution budget: otherwise the rows of a job's attempts could grow without end.
-const FreeThrottles = 100
+// FreeAttempts is how many attempts of a step spend no budget because the service throttled them
+// or their worker stopped. Each further one spends the execution budget: otherwise the rows of a
+// job's attempts could grow without end.
+const FreeAttempts = 100
 
-// Spent counts a step's failures by cause, and its throttled attempts, which spend none.
+// Spent counts a step's failures by cause, and its free attempts, which spend none.
 type Spent struct {
 	Dispatch  int `column:"spent_dispatch"`
 	Ack       int `column:"spent_ack"`
 	Execution int `column:"spent_execution"`
-	Throttled int `column:"spent_throttled"` // invariant: Throttled ≤ FreeThrottles
+	Free      int `column:"spent_throttled"` // invariant: Free ≤ FreeAttempts
 }
+
+// repeats reports whether the policy lets an attempt that a worker has begun be followed by another.
+func (p *Policy) repeats() bool { return len(p.Execution) > 0 && p.MaxAttempts != 1 }
 
 // total counts the attempts that spent a budget.
 func (s *Spent) total() int { return s.Dispatch + s.Ack + s.Execution }

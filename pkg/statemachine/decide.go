@@ -78,6 +78,10 @@ const (
 	ErrorSuperseded        = "superseded" // cancelled for a newer job of its line
 )
 
+// ErrorWorkerStopped is the error code with which a worker reports that it ends an attempt because
+// it stops. Such an attempt spends no budget, see [FreeAttempts], unless the step allows no retry.
+const ErrorWorkerStopped = "worker_stopped"
+
 // Object names what a [Transition] is of.
 type Object string
 

@@ -303,7 +303,7 @@ func (e *explorer) applyEvent(n node, c candidate, seen map[string]bool) []node 
 // goneOn reports whether a step went on after a throttled attempt. Such a job has the state of one
 // that was never throttled, and another count: it would be explored again for each count.
 func goneOn(agg *statemachine.Aggregate) bool {
-	return slices.ContainsFunc(agg.Steps, func(s statemachine.Step) bool { return s.Spent.Throttled > 0 && !s.Throttled })
+	return slices.ContainsFunc(agg.Steps, func(s statemachine.Step) bool { return s.Spent.Free > 0 && !s.Throttled })
 }
 
 // unnamed tells apart states that share their rows in the golden file.

@@ -143,7 +143,7 @@ type Result struct {
 	// RetryAfter overrides the backoff of a FAILED_RETRY unless it is 0.
 	RetryAfter time.Duration
 	// Throttled says that a FAILED_RETRY is due to a rate limit of the service. Such an attempt
-	// spends no budget, see [FreeThrottles]. Optional.
+	// spends no budget, see [FreeAttempts]. Optional.
 	Throttled Throttle
 }
 

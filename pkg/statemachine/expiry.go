@@ -133,8 +133,9 @@ type failure struct {
 	throttled  bool
 }
 
-// failAttempt spends one delay of the cause's budget, unless the service throttled the attempt:
-// the step waits for its next attempt, ends as FAILED_FINAL, or is cancelled with its job.
+// failAttempt spends one delay of the cause's budget, unless the service throttled the attempt or
+// its worker stopped: the step waits for its next attempt, ends as FAILED_FINAL, or is cancelled
+// with its job.
 func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
 	if c.agg.Job.State == JobCancelling {
@@ -146,10 +147,16 @@ func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 		return
 	}
 	var delay time.Duration
-	if f.throttled && step.Spent.Throttled < FreeThrottles {
-		step.Spent.Throttled++
+	free := step.Spent.Free < FreeAttempts
+	switch {
+	case free && f.throttled:
+		step.Spent.Free++
 		step.RetryCause = ""
-	} else {
+	case free && f.code == ErrorWorkerStopped && step.Policy.repeats():
+		step.Spent.Free++
+		step.RetryCause = CauseStop
+		delay = step.Policy.Execution[0] // unless the worker named one
+	default:
 		var again bool
 		if delay, again = step.spend(cause); !again {
 			c.failStep(step, f.code, f.message, f.trigger)

@@ -45,7 +45,7 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 			after.Steps[i-1].State != statemachine.StepSucceeded, "step %d began before step %d had succeeded", i, i-1)
 		report(step.Spent.Dispatch > len(step.Policy.Dispatch)+1 || step.Spent.Ack > len(step.Policy.Ack)+1 ||
 			step.Spent.Execution > len(step.Policy.Execution)+1, "step %d overspent: %+v", i, step.Spent)
-		report(step.Spent.Throttled > statemachine.FreeThrottles, "step %d was throttled %d times without spending", i, step.Spent.Throttled)
+		report(step.Spent.Free > statemachine.FreeAttempts, "step %d has had %d attempts without spending", i, step.Spent.Free)
 		holds := step.State == statemachine.StepDispatching || step.State == statemachine.StepAwaitingAck ||
 			step.State == statemachine.StepInProgress
 		report(holds && step.LeaseID == "", "step %d is %s without a lease", i, step.State)
@@ -171,7 +171,7 @@ func lifeOf(s *story) []statemachine.Event {
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		statemachine.Prioritize{Class: statemachine.ClassBulk}, statemachine.Prioritize{},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
-		s.result(statemachine.ResultFailedFinal), s.throttled(time.Minute), s.claimed(),
+		s.result(statemachine.ResultFailedFinal), s.throttled(time.Minute), s.stopped(time.Second), s.claimed(),
 		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair()},
 		statemachine.Claimed{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},
 		statemachine.Ack{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},

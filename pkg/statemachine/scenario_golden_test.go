@@ -153,7 +153,7 @@ func spentText(spent statemachine.Spent) string {
 	if spent == (statemachine.Spent{}) {
 		return "spent nothing"
 	}
-	text := fmt.Sprintf("spent dispatch %d ack %d execution %d throttled %d", spent.Dispatch, spent.Ack, spent.Execution, spent.Throttled)
+	text := fmt.Sprintf("spent dispatch %d ack %d execution %d free %d", spent.Dispatch, spent.Ack, spent.Execution, spent.Free)
 	return unspent.ReplaceAllString(text, "")
 }
 

@@ -20,12 +20,12 @@ func TestThrottle_SpendsNoBudget(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
 	s.agg.Steps[0].Policy.Execution, s.agg.Steps[0].Policy.MaxAttempts = nil, 1
-	for n := range statemachine.FreeThrottles {
+	for n := range statemachine.FreeAttempts {
 		s.does(s.ack())
 		s.does(s.throttled(7 * time.Second))
 		s.is(statemachine.JobInProgress, waiting)
 		s.wakes(statemachine.WakeTimer, 7*time.Second)
-		if step := s.step(); !step.Throttled || step.Spent != (statemachine.Spent{Throttled: n + 1}) {
+		if step := s.step(); !step.Throttled || step.Spent != (statemachine.Spent{Free: n + 1}) {
 			t.Fatalf("attempt %d was throttled: %t, spent %+v", n+1, step.Throttled, step.Spent)
 		}
 		s.later(7 * time.Second)
@@ -44,12 +44,12 @@ func TestThrottle_SpendsNoBudget(t *testing.T) {
 func TestThrottle_SpendsTheExecutionBudgetInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
-	s.agg.Steps[0].Spent.Throttled = statemachine.FreeThrottles - 1
+	s.agg.Steps[0].Spent.Free = statemachine.FreeAttempts - 1
 	s.agg.Steps[0].Policy.Execution = []time.Duration{time.Minute, time.Minute}
 	for i, want := range []statemachine.Spent{
-		{Throttled: statemachine.FreeThrottles},
-		{Throttled: statemachine.FreeThrottles, Execution: 1},
-		{Throttled: statemachine.FreeThrottles, Execution: 2},
+		{Free: statemachine.FreeAttempts},
+		{Free: statemachine.FreeAttempts, Execution: 1},
+		{Free: statemachine.FreeAttempts, Execution: 2},
 	} {
 		s.does(s.ack())
 		s.does(s.throttled(time.Second))
@@ -99,6 +99,60 @@ func TestThrottle_OfAJobThatIsToStop(t *testing.T) {
 			s.does(test.ask)
 			s.does(s.throttled(time.Minute))
 			s.is(test.job, test.step)
+		})
+	}
+}
+
+// stopped returns the RESULT of a worker that ends the attempt because it stops.
+func (s *story) stopped(after time.Duration) statemachine.Result {
+	result := s.result(statemachine.ResultFailedRetry)
+	result.ErrorCode, result.RetryAfter = statemachine.ErrorWorkerStopped, after
+	return result
+}
+
+// A step survives more restarts of its workers than it has retries. A worker that names no delay
+// gets the first one.
+func TestWorkerStop_SpendsNoBudget(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.agg.Steps[0].Policy.Execution = []time.Duration{30 * time.Second, 2 * time.Minute}
+	s.agg.Steps[0].Policy.MaxAttempts = 2
+	for n := range statemachine.FreeAttempts {
+		after, wait := time.Second, time.Second
+		if n == 1 {
+			after, wait = 0, 30*time.Second
+		}
+		s.does(s.ack())
+		s.does(s.stopped(after))
+		s.is(statemachine.JobInProgress, waiting)
+		s.wakes(statemachine.WakeTimer, wait)
+		if step := s.step(); step.Throttled || step.Spent != (statemachine.Spent{Free: n + 1}) {
+			t.Fatalf("stop %d: throttled %t, spent %+v", n+1, step.Throttled, step.Spent)
+		}
+		s.later(wait)
+		s.does(statemachine.DeadlinePassed{})
+	}
+	s.does(s.ack())
+	s.does(s.stopped(time.Second))
+	if step := s.step(); step.State != waiting || step.Spent != (statemachine.Spent{Free: statemachine.FreeAttempts, Execution: 1}) {
+		t.Errorf("beyond the free attempts: step is %s, spent %+v", step.State, step.Spent)
+	}
+}
+
+// A step that must not run twice fails: the worker that stopped may have done a part of it.
+func TestWorkerStop_FailsAStepWithoutRetries(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]statemachine.Policy{
+		"no delay":    {Execution: []time.Duration{}},
+		"one attempt": {Execution: []time.Duration{time.Minute}, MaxAttempts: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t)
+			s.agg.Steps[0].Policy = policy.Or(s.agg.Steps[0].Policy)
+			s.does(s.ack())
+			s.does(s.stopped(time.Second))
+			s.is(statemachine.JobFailedFinal, failed, pending)
 		})
 	}
 }

@@ -325,9 +325,14 @@ func prefixed(prefix, text string) string {
 // backoff completes the wait for the delay before an attempt.
 func (w *Waiting) backoff(step *Step, until time.Time) {
 	w.Until = until
-	if step.RetryCause == "" {
+	switch step.RetryCause {
+	case "":
 		w.Detail = fmt.Sprintf("an operator ended attempt %d; the next is at %s and spends no retry", step.AttemptNo, stamp(until))
 		return
+	case CauseStop:
+		w.Detail = fmt.Sprintf("the worker of attempt %d stopped; the next is at %s and spends no retry", step.AttemptNo, stamp(until))
+		return
+	default:
 	}
 	retry, allowed := step.retries()
 	w.Detail = fmt.Sprintf("%s retry %d of %d at %s after %s", step.RetryCause, retry, allowed, stamp(until), step.LastErrorCode)

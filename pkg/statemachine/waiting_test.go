@@ -254,6 +254,17 @@ func TestWaiting_EachReason(t *testing.T) {
 				Detail: "an operator ended attempt 1; the next is at 2026-01-02T03:14:20.000Z and spends no retry",
 			},
 		},
+		"before the next attempt, after the worker stopped": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(8*minute + 45*time.Second)
+				s.does(s.stopped(time.Second))
+			},
+			want: statemachine.Waiting{
+				Reason: "backoff", Since: at(9*minute + 45*time.Second), Until: at(9*minute + 46*time.Second),
+				Detail: "the worker of attempt 1 stopped; the next is at 2026-01-02T03:13:51.000Z and spends no retry",
+			},
+		},
 		"until the service that throttled it takes work again": {
 			bus: statemachine.BusQueue, tell: func(s *story) {
 				running(s)
@@ -268,7 +279,7 @@ func TestWaiting_EachReason(t *testing.T) {
 		},
 		"until then, after more throttled attempts than are free": {
 			bus: statemachine.BusQueue, tell: func(s *story) {
-				s.agg.Steps[0].Spent.Throttled = statemachine.FreeThrottles
+				s.agg.Steps[0].Spent.Free = statemachine.FreeAttempts
 				running(s)
 				s.later(8*minute + 45*time.Second)
 				s.does(s.throttled(time.Minute))

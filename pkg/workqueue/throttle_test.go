@@ -42,7 +42,7 @@ func TestFail_OfAThrottledItemClosesTheServiceOnce(t *testing.T) {
 			t.Error("the item can fail twice")
 		}
 		step := b.step(item.JobID)
-		if step.Spent != (statemachine.Spent{Throttled: 1}) || !step.Throttled {
+		if step.Spent != (statemachine.Spent{Free: 1}) || !step.Throttled {
 			t.Errorf("throttled %t, spent %+v", step.Throttled, step.Spent)
 		}
 		if len(closed) != 1 || !closed[0].Until.Equal(step.NextAttemptAt) || closed[0].Service != "ocr" || closed[0].TenantID != "" ||

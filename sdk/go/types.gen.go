@@ -2242,7 +2242,10 @@ type ReleaseRequest struct {
 
 // ReportedError Why an attempt failed, kept as given.
 type ReportedError struct {
-	// Code For machines.
+	// Code For machines. With FAILED_RETRY, or if retryable, `worker_stopped` says that the worker
+	// ended the attempt because it stops: the attempt spends no retry, like a throttled one,
+	// unless the step allows none.
+	//
 	//
 	// Example: corrupt_pdf
 	Code string `json:"code,omitempty,omitzero"`
@@ -3161,7 +3164,8 @@ type Tags map[string]string
 
 // ThrottleScope With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
 // 429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
-// exactly then. The first 100 such attempts of a step spend no retry.
+// exactly then. The first 100 such attempts of a step, and of those whose worker stopped, spend
+// no retry.
 //
 // - service: it takes no work at all.
 // - tenant: it takes no work of this job's tenant.
@@ -3389,7 +3393,8 @@ type WorkFailure struct {
 
 	// Scope With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
 	// 429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
-	// exactly then. The first 100 such attempts of a step spend no retry.
+	// exactly then. The first 100 such attempts of a step, and of those whose worker stopped, spend
+	// no retry.
 	//
 	// - service: it takes no work at all.
 	// - tenant: it takes no work of this job's tenant.

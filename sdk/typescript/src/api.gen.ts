@@ -3219,7 +3219,8 @@ export interface components {
         /**
          * @description With FAILED_RETRY, or if retryable: the service throttled the attempt, as with HTTP status
          *     429, and takes no work until `retry_after_seconds` have passed. The next attempt starts
-         *     exactly then. The first 100 such attempts of a step spend no retry.
+         *     exactly then. The first 100 such attempts of a step, and of those whose worker stopped, spend
+         *     no retry.
          *
          *     - service: it takes no work at all.
          *     - tenant: it takes no work of this job's tenant.
@@ -3265,7 +3266,9 @@ export interface components {
         /** @description Why an attempt failed, kept as given. */
         ReportedError: {
             /**
-             * @description For machines.
+             * @description For machines. With FAILED_RETRY, or if retryable, `worker_stopped` says that the worker
+             *     ended the attempt because it stops: the attempt spends no retry, like a throttled one,
+             *     unless the step allows none.
              * @example corrupt_pdf
              */
             code?: string;
