@@ -47,15 +47,16 @@ const (
 	minBeatTimeout = 200 * time.Millisecond
 )
 
-// keepLease extends the item's lease until stop is called or the server refuses to.
+// keepLease extends the item's lease, which began at that time or later, until stop is called or
+// the server refuses to.
 func (r *run) keepLease(
-	ctx context.Context, item *WorkItem, task *Task, log *slog.Logger, giveUp context.CancelCauseFunc,
+	ctx context.Context, item *WorkItem, since time.Time, task *Task, log *slog.Logger, giveUp context.CancelCauseFunc,
 ) *lease {
 	l := &lease{
 		run: r, item: item, task: task, log: log, giveUp: giveUp, changed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	task.paused, task.progress = make(chan struct{}), l.setProgress
-	l.adopt(item, time.Now())
+	l.adopt(item, since)
 	ctx, l.cancel = context.WithCancel(ctx)
 	go l.keep(ctx)
 	return l

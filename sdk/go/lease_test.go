@@ -344,6 +344,36 @@ func TestALeaseCountsFromTheFirstTryOfItsHeartbeat(t *testing.T) {
 	})
 }
 
+// A claim whose answer is lost is answered again as at first: the lease did not begin with that.
+func TestALeaseCountsFromTheFirstTryOfItsClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		q.enqueue("w1")
+		var claimed []lucius.WorkItem // At 0 s, for a minute.
+		answered := false
+		q.script = func(c *call) (int, any, bool) {
+			switch {
+			case c.Verb != "claim" || answered:
+				return 0, nil, false
+			case claimed == nil:
+				claimed, q.queued = []lucius.WorkItem{q.queued[0]}, nil
+				claimed[0].Lease, claimed[0].UpdatedAt = q.item("w1", 3).Lease, q.item("w1", 3).UpdatedAt
+			case c.At > 50*time.Second:
+				answered = true
+				return 200, lucius.ClaimedWork{Items: claimed}, true
+			}
+			return 0, nil, true
+		}
+		stop := start(t, q.worker(lasting(70*time.Second)))
+		time.Sleep(3 * time.Minute)
+		stop()
+		if beats := q.made("heartbeat"); len(beats) == 0 || beats[0].At > time.Minute {
+			t.Errorf("the first heartbeat comes after the end of the lease at 60s: %+v", beats)
+		}
+	})
+}
+
 // JSON has no such number, and a request has a limit. A heartbeat that the server refuses
 // would mean a lost lease.
 func TestProgressIsMadeFitForAHeartbeat(t *testing.T) {

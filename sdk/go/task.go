@@ -91,8 +91,9 @@ func Traceparent(ctx context.Context) string {
 	return traceparent
 }
 
-// attend does the work of one item within handling and reports its end within reporting.
-func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
+// attend does the work of one item within handling and reports its end within reporting. The item
+// may be claimed since that time.
+func (r *run) attend(handling, reporting context.Context, item *WorkItem, since time.Time) {
 	begun := time.Now()
 	task := &Task{WorkID: item.WorkID}
 	malformed := json.Unmarshal(item.Directive, &task.Directive)
@@ -106,7 +107,7 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 	if task.Traceparent != nil {
 		reporting = WithTraceparent(reporting, *task.Traceparent)
 	}
-	lease := r.keepLease(reporting, item, task, log, giveUp)
+	lease := r.keepLease(reporting, item, since, task, log, giveUp)
 	defer lease.cancel() // The handler may end its goroutine, as FailNow of a test does.
 	result, failure := r.worker.Do(ctx, task)
 	lease.stop()

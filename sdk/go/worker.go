@@ -262,7 +262,7 @@ func (r *run) run(ctx context.Context) error {
 		if free == 0 {
 			return nil
 		}
-		items, err := r.claimItems(ctx, reporting, free)
+		items, since, err := r.claimItems(ctx, reporting, free)
 		for range free - len(items) {
 			<-slots
 		}
@@ -272,7 +272,7 @@ func (r *run) run(ctx context.Context) error {
 		for i := range items {
 			inHand.Go(func() {
 				defer func() { <-slots }()
-				r.attend(handling, reporting, &items[i])
+				r.attend(handling, reporting, &items[i], since)
 			})
 		}
 	}
@@ -302,35 +302,40 @@ func takeSlots(ctx context.Context, slots chan struct{}) int {
 
 // claimItems claims and starts up to most items, and waits for the first. A claim that is
 // interrupted by the context's end may have succeeded, so it is repeated once with the
-// same request id and no wait; otherwise its items would stay claimed.
-func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, error) {
+// same request id and no wait; otherwise its items would stay claimed. It returns since when
+// the items may be claimed: the first try of a claim that was repeated may have claimed them.
+func (r *run) claimItems(ctx, reporting context.Context, most int) (items []WorkItem, since time.Time, err error) {
 	request := r.claim
 	request.Max, request.RequestID = int32(most), rand.Text()
 	begun, welcome := time.Now(), r.welcome
-	items, err := r.claimOnce(ctx, request)
+	items, tries, err := r.claimOnce(ctx, request)
 	if ctx.Err() == nil || err == nil {
 		if err == nil && len(items) == 0 && welcome { // The server may answer at once, while it shuts down.
 			pause(ctx, min(minPoll, r.ClaimWait)-time.Since(begun))
 		}
-		return items, err
+		if tries == 1 {
+			return items, time.Now(), err
+		}
+		return items, begun, err
 	}
 	request.WaitSeconds = 0
 	again, cancel := context.WithTimeout(reporting, lastCalls)
 	defer cancel()
-	if items, err = r.claimOnce(again, request); err != nil {
+	if items, _, err = r.claimOnce(again, request); err != nil {
 		r.Log.WarnContext(ctx, "last claim unanswered", "error", err)
 	}
-	return items, nil
+	return items, begun, nil
 }
 
 // claimOnce makes one claim and repeats it until it is answered.
-func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, error) {
+func (r *run) claimOnce(ctx context.Context, request ClaimRequest) (items []WorkItem, tries int, err error) {
 	var claimed ClaimedWork
 	// Before its first answer the URL or the token may be wrong for good.
 	passes := func(err error) bool {
 		return mayPass(err) || r.welcome && (fromProxy(err) || r.Client.source != nil && tokenRefused(err))
 	}
-	err := r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
+	err = r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
+		tries++
 		// An answer at once says what is wrong with the first claim, and that the server is back.
 		if !r.welcome || r.link.Down() {
 			request.WaitSeconds = 0
@@ -343,7 +348,7 @@ func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, 
 		r.welcome = true
 		r.warn(ctx, claimed.Warnings)
 	}
-	return claimed.Items, err
+	return claimed.Items, tries, err
 }
 
 // warn logs those warnings of a claim that the last one did not have.

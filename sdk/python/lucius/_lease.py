@@ -52,7 +52,8 @@ class Lease:
     """
 
     def __init__(self, transport: Transport, completions: Completions, link: Link, owner: str, item: Mapping[str, Any],
-                 task: Task) -> None:
+                 task: Task, since: float) -> None:
+        """``since`` is when the lease began, or earlier, by :func:`time.monotonic`."""
         self._transport, self._completions, self._link = transport, completions, link
         self._owner, self._task = owner, task
         self._rev, self._attempt = int(item["rev"]), item.get("attempt")
@@ -60,7 +61,7 @@ class Lease:
         self._stopped = threading.Event()
         self._ends: Optional[float] = None  # By this clock, and the next: they say when to send heartbeats.
         self._seconds = 0.0
-        self._extend(item, time.monotonic())
+        self._extend(item, since)
         self._headers: Dict[str, str] = {"traceparent": task.traceparent} if task.traceparent else {}
         self.lost = ""  # Why it is, once it is.
         task._progressed = self._wake.set

@@ -239,24 +239,31 @@ class Worker:
                     return
                 if free:
                     begun, welcome = time.monotonic(), self._welcome
-                    items = self._claim(free)
+                    items, since = self._claim(free)
                     for item in items:
-                        self._begin(item)
+                        self._begin(item, since)
                     if not items and welcome:
                         self._stopping.interrupted.wait(SHORTEST_POLL + begun - time.monotonic())
         except Exception as error:
             self._refusal = error
             self.stop()
 
-    def _claim(self, most: int) -> List[Mapping[str, Any]]:
-        """Claim and start up to most items, and wait for the first."""
+    def _claim(self, most: int) -> Tuple[List[Mapping[str, Any]], float]:
+        """Claim and start up to most items, and wait for the first.
+
+        Returns also since when they may be claimed: the first try of a claim that was
+        repeated may have claimed them.
+        """
         body = {"owner": self.owner, "services": self._services, "max": most, "wait_seconds": self._claim_wait,
                 "lease_seconds": self._lease, "start": True, "request_id": str(uuid.uuid4()), **self._about}
         if self._step_types():
             body["step_types"] = self._step_types()
         path = "/v1/work:claim"
+        begun, tries = time.monotonic(), 0
 
         def once() -> Answer:
+            nonlocal tries
+            tries += 1
             # An answer at once says what is wrong with the first claim, and that the server is back.
             if self._link.down or not self._welcome:
                 body["wait_seconds"] = 0
@@ -271,18 +278,19 @@ class Worker:
                 raise
             # The interrupted claim may have succeeded: its items would stay claimed.
             body["wait_seconds"] = 0
+            tries += 1
             try:
                 answer = self._transport.call("POST", path, body, timeout=2, retry_for=2)
             except LuciusError as again:
                 say(WARNING, "last claim unanswered", error=str(again) or str(error))
-                return []
+                return [], begun
         warnings = answer.get("warnings") or []
         for warning in warnings:
             if warning not in self._warnings:
                 say(WARNING, "claim warning", code=warning["code"], warning=warning["message"])
         self._warnings = warnings
         items: List[Mapping[str, Any]] = answer.get("items") or []
-        return items
+        return items, begun if tries > 1 else time.monotonic()
 
     def _step_types(self) -> List[str]:
         """The step types that have a handler, or none if a handler does all."""
@@ -293,19 +301,19 @@ class Worker:
         replaced = problem.status == 401 and self._transport.token_may_change
         return transient(problem.status, problem.code) or self._welcome and (replaced or not answers(problem))
 
-    def _begin(self, item: Mapping[str, Any]) -> None:
+    def _begin(self, item: Mapping[str, Any], since: float) -> None:
         task = Task(item)
         with self._changed:
             self._in_hand.add(task)
-        threading.Thread(target=self._attend, args=(item, task), name=f"task {task.work_id}", daemon=True).start()
+        threading.Thread(target=self._attend, args=(item, task, since), name=f"task {task.work_id}", daemon=True).start()
 
     # Tasks
 
-    def _attend(self, item: Mapping[str, Any], task: Task) -> None:
+    def _attend(self, item: Mapping[str, Any], task: Task, since: float) -> None:
         """Do one task and report its end."""
         try:
             begun = time.monotonic()
-            lease = Lease(self._transport, self._completions, self._link, self.owner, item, task)
+            lease = Lease(self._transport, self._completions, self._link, self.owner, item, task, since)
             with self._changed:
                 self._leases.add(lease)
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Task, Throttled, Worker
+from lucius._lease import Lease
 
 from .fake import Fake, Queue
 
@@ -283,6 +284,26 @@ class Async(unittest.TestCase):
         (verb, body), = run(Queue({}), handler)
         self.assertEqual(shown, [{"fraction": 0.0, "message": "ä" * 500}])
         self.assertEqual((verb, body["retry_after_seconds"]), ("fail", 0))
+
+class Claims(unittest.TestCase):
+    def test_a_lease_counts_from_the_first_try_of_its_claim(self):
+        tried, began = [], []
+
+        class Noted(Lease):
+            def __init__(self, *args):
+                began.append(args[-1])
+                super().__init__(*args)
+        queue = Queue({})
+        real = queue.answer
+
+        def answer(request):  # The first try of a claim is lost.
+            if request.path == "/v1/work:claim":
+                tried.append(time.monotonic())
+            return (0, b"") if len(tried) == 1 else real(request)
+        queue.answer = answer
+        with patch("lucius.worker.Lease", Noted):
+            run(queue, lambda task: None)
+        self.assertLessEqual(began[0], tried[0])
 
 class Tokens(unittest.TestCase):
     def test_a_refused_token_is_no_lost_lease(self):

@@ -74,12 +74,13 @@ export class Lease {
     readonly task: Task,
     readonly link: Link,
     item: WorkItem,
+    since: number, // When the lease began, or earlier, by performance.now().
   ) {
     this.#logger = link.logger;
     this.#rev = item.rev;
     this.#attempt = item.attempt;
     this.#length = leaseLength(item);
-    this.#ends = performance.now() + this.#length;
+    this.#ends = since + this.#length;
     task.progressed = () => this.#wake.abort();
     this.#beating = this.#beat();
   }

@@ -206,8 +206,8 @@ export class Worker {
       if (free > 0) {
         const begun = performance.now();
         const welcome = this.#welcome;
-        const items = await this.#claim(free);
-        for (const item of items) this.#begin(item);
+        const { items, since } = await this.#claim(free);
+        for (const item of items) this.#begin(item, since);
         if (items.length === 0 && welcome) await sleep(shortestPoll + begun - performance.now(), this.#stopping.signal);
         continue;
       }
@@ -220,14 +220,19 @@ export class Worker {
     return this.#handlers.has(anyStep) ? [] : [...this.#handlers.keys()].sort();
   }
 
-  /** Claim and start up to most items, and wait for the first. */
-  async #claim(most: number): Promise<WorkItem[]> {
+  /**
+   * Claim and start up to most items, and wait for the first. It returns also since when they may
+   * be claimed: the first try of a claim that was repeated may have claimed them.
+   */
+  async #claim(most: number): Promise<{ items: WorkItem[]; since: number }> {
     const body = {
       owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait,
       lease_seconds: this.#options.lease, start: true, host: hostname().slice(0, 128), version: this.#version,
       ...(this.#handlers.has(anyStep) ? {} : { step_types: this.#stepTypes() }), request_id: randomUUID(),
     };
     const path = "/v1/work:claim";
+    const begun = performance.now();
+    let tries = 0;
     const signal = this.#stopping.signal;
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
@@ -235,6 +240,7 @@ export class Worker {
       const passesLater = (problem: ProblemError) => !answers(problem) || (problem.status === 401 && this.#transport.tokenMayChange);
       const passes = (problem: ProblemError) => problem.transient || (this.#welcome && passesLater(problem));
       const once = () => {
+        tries++;
         // An answer at once says what is wrong with the first claim, and that the server is back.
         if (this.#link.down || !this.#welcome) body.wait_seconds = 0;
         return this.#transport.once("POST", path, { text: JSON.stringify(body), timeout, signal });
@@ -243,17 +249,17 @@ export class Worker {
       const { items = [], warnings = [] } = await this.#transport.call<Claimed>("POST", path, options);
       this.#welcome = true;
       this.#warn(warnings);
-      return items;
+      return { items, since: tries > 1 ? begun : performance.now() };
     } catch (error) {
       if (!signal.aborted) throw error;
     }
     try { // The interrupted claim may have succeeded: its items would stay claimed.
       const again = { ...body, wait_seconds: 0 };
       const { items = [] } = await this.#transport.call<Claimed>("POST", path, { body: again, timeout: 2000, retryFor: 2000 });
-      return items;
+      return { items, since: begun };
     } catch (error) {
       this.#logger.warn("last claim unanswered", { error: (error as Error).message });
-      return [];
+      return { items: [], since: begun };
     }
   }
 
@@ -266,9 +272,9 @@ export class Worker {
     this.#warnings = warnings;
   }
 
-  #begin(item: WorkItem): void {
+  #begin(item: WorkItem, since: number): void {
     const task = new Task(item);
-    const attended = this.#attend(task, item)
+    const attended = this.#attend(task, item, since)
       .catch((error: unknown) => this.#logger.error("task dropped", { ...named(task), ...described(error) }))
       .finally(() => {
         this.#inHand.delete(task);
@@ -279,8 +285,8 @@ export class Worker {
   }
 
   /** Do one task and report its end. */
-  async #attend(task: Task, item: WorkItem): Promise<void> {
-    const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#link, item);
+  async #attend(task: Task, item: WorkItem, since: number): Promise<void> {
+    const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#link, item, since);
     this.#leases.add(lease);
     const begun = performance.now();
     let took = 0;

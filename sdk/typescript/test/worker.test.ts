@@ -311,6 +311,21 @@ test("a server that is away ends no work", async () => {
   }));
 });
 
+test("a lease counts from the first try of its claim", async (t) => {
+  let now = performance.now(); // Only the server moves it: the delays follow from it.
+  t.mock.method(performance, "now", () => now);
+  const timers = t.mock.method(globalThis, "setTimeout");
+  let tries = 0;
+  const instead = ({ path }: Asked) => {
+    if (path !== "/v1/work:claim" || tries++ > 0) return undefined;
+    now += 59_000;
+    return { status: 0 };
+  };
+  await run([{}], () => {}, {}, { seconds: 60, instead });
+  const delays = timers.mock.calls.map(({ arguments: [, ms] }) => Math.round(ms ?? 0));
+  assert.ok(delays.includes(333), `the first heartbeat is not after a third of the last second: ${delays}`);
+});
+
 test("an item that was taken is lost", async () => {
   for (const beat of [{ lease: undefined }, { attempt: 2 }]) {
     const server = await queue([{}], { seconds: 1, beat });
