@@ -32,8 +32,7 @@ func (r *run) report(
 	var err error
 	if failure == nil {
 		err = r.complete(ctx, item, result)
-		if refused, ok := errors.AsType[*Error](err); ok &&
-			(refused.Status == http.StatusUnprocessableEntity || refused.Status == http.StatusRequestEntityTooLarge) {
+		if refusesResult(err) {
 			log.WarnContext(ctx, "result refused", "error", err)
 			failure = &StepError{Code: codeRefused, Err: err}
 		}
@@ -53,6 +52,14 @@ func (r *run) report(
 		log.WarnContext(ctx, "result refused", "error", err)
 	}
 	workerlog.Ended(ctx, log, took, outcome, reason)
+}
+
+// refusesResult reports whether the server does not take the result, so that another attempt would
+// fail in the same way.
+func refusesResult(err error) bool {
+	refused, ok := errors.AsType[*Error](err)
+	return ok && (refused.Status == http.StatusUnprocessableEntity || refused.Status == http.StatusRequestEntityTooLarge ||
+		refused.Code == ProblemCodeInvalidEnvelope)
 }
 
 // complete reports success. The completions of items that end at the same time share a

@@ -518,19 +518,26 @@ func TestARefusedReportIsDropped(t *testing.T) {
 // Otherwise the step would be tried again with the same result.
 func TestAResultThatTheServerRefusesFailsTheStep(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(t)
-		q.script = once("complete", 422, lucius.Problem{Code: lucius.ProblemCodeRefInvalid, Detail: "The uri is too long."})
-		stop := start(t, q.worker(succeed))
-		q.enqueue("w1")
-		synctest.Wait()
-		got := q.only("fail").Body
-		want := lucius.ReportedError{Code: "result_refused", Message: "the server answered 422 ref_invalid: The uri is too long."}
-		if got.Retryable || *got.Error != want {
-			t.Errorf("%+v, %+v", got, got.Error)
-		}
-		stop()
-	})
+	for code, status := range map[lucius.ProblemCode]int{lucius.ProblemCodeRefInvalid: 422, lucius.ProblemCodeInvalidEnvelope: 400} {
+		t.Run(string(code), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t)
+				q.script = once("complete", status, lucius.Problem{Code: code, Detail: "The uri is too long."})
+				stop := start(t, q.worker(succeed))
+				q.enqueue("w1")
+				synctest.Wait()
+				got := q.only("fail").Body
+				want := lucius.ReportedError{
+					Code: "result_refused", Message: fmt.Sprintf("the server answered %d %s: The uri is too long.", status, code),
+				}
+				if got.Retryable || *got.Error != want {
+					t.Errorf("%+v, %+v", got, got.Error)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // The server names the rev to the owner of the item alone, so the item is still its own.

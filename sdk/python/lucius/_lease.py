@@ -152,7 +152,8 @@ class Lease:
                 ended(self._task, took, "not_sent", str(error))
                 return
             say(WARNING, "result refused", **named(self._task), error=str(error))
-            if verb == "complete" and isinstance(error, ProblemError) and error.status in (413, 422):
+            if verb == "complete" and isinstance(error, ProblemError) and (
+                    error.status in (413, 422) or error.code == "invalid_envelope"):
                 self.report(failure("result_refused", str(error), retryable=False), took, stop)
             else:
                 ended(self._task, took, "refused", str(error))

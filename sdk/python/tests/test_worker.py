@@ -220,6 +220,11 @@ class Completions(unittest.TestCase):
         self.assertEqual(self.reported(queue), sorted(
             [("complete", f"s3://{n}") for n in range(20) if n != 7] + [("fail", "result_refused")]))
 
+    def test_a_result_that_is_no_valid_envelope_fails_the_step(self):
+        queue = Queue({}, refuse=lambda body: (400, {"code": "invalid_envelope", "detail": "It has half of a pair."}))
+        (verb, body), = run(queue, lambda task: {"uri": "u"})
+        self.assertEqual((verb, body["error"]["code"], body["retryable"]), ("fail", "result_refused", False))
+
     def test_those_of_a_refused_batch_are_sent_alone(self):
         queue = self.together(lambda body: (413, {"code": "too_large"}) if "items" in body else None)
         self.assertEqual(self.reported(queue), sorted(("complete", f"s3://{n}") for n in range(20)))

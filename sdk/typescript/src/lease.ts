@@ -50,6 +50,11 @@ function passes(problem: ProblemError): boolean {
   return problem.transient || problem.status === 401 || !answers(problem);
 }
 
+/** Whether the server does not take the result, so that another attempt would fail in the same way. */
+function refusesResult({ status, code }: ProblemError): boolean {
+  return status === 413 || status === 422 || code === "invalid_envelope";
+}
+
 /**
  * Keeps the lease of one task by heartbeats until {@link Lease.stop}, and reports its end. Only
  * an answer of the server ends the lease. While the server is away the handler goes on: the
@@ -107,7 +112,7 @@ export class Lease {
         return this.#ended(took, "not_sent", why);
       }
       this.#logger.warn("result refused", { ...named(this.task), error: why });
-      if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
+      if (verb === "complete" && error instanceof ProblemError && refusesResult(error)) {
         return this.report(failure("result_refused", why, false), took, finished);
       }
       return this.#ended(took, "refused", why);

@@ -368,6 +368,9 @@ function completion(result: unknown): Report {
   } catch (error) {
     return failure("result_invalid", `the result is no JSON: ${(error as Error).message}`, false);
   }
+  if (/(?<!\\)(\\\\)*\\ud[89a-f]/.test(encoded)) { // JSON.stringify escapes only halves.
+    return failure("result_invalid", "the result is no JSON: a text of it has half of a surrogate pair", false);
+  }
   const size = Buffer.byteLength(encoded);
   if (size > maxResult) {
     const message = `the result has ${size} bytes, at most ${maxResult} are taken: store it, and return its uri`;

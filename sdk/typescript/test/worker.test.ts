@@ -223,6 +223,19 @@ test("a refusal is that of one completion", async () => {
   assert.deepEqual(reports, [...allCompleted.filter((one) => one !== "complete s3://7"), "fail result_refused"]);
 });
 
+test("a result that is no valid envelope fails the step", async () => {
+  const refuse = () => ({ status: 400, body: { code: "invalid_envelope", detail: "It has half of a pair." } });
+  const [one] = await run([{}], () => ({ uri: "u" }), {}, { refuse });
+  assert.deepEqual([one?.verb, one?.body.error.code, one?.body.retryable], ["fail", "result_refused", false]);
+});
+
+test("a result has no halves of surrogate pairs", async () => {
+  for (const [uri, verb] of [["s3://😀", "complete"], ["s3://\\ud83d", "complete"], ["s3://\ud83d", "fail"]]) {
+    const { verb: said, body } = await report(() => ({ uri: uri! }));
+    assert.deepEqual([said, body.error?.code], [verb, verb === "fail" ? "result_invalid" : undefined]);
+  }
+});
+
 test("the completions of a refused batch are sent alone", async () => {
   const { reports, batches } = await together((body) => (body.items ? { status: 413, body: {} } : undefined));
   assert.deepEqual(reports, allCompleted);
