@@ -113,12 +113,12 @@ func (v *visitor) stops(op *operation) bool {
 }
 
 // failure adds to a report of a failure why the attempt failed.
-func (op *operation) failure(body fields) {
+func (o *operation) failure(body fields) {
 	body["error"] = fields{"code": "code"}
 	switch {
-	case op.throttle != "":
-		body["scope"], body["retry_after_seconds"] = op.throttle, throttleTime.Seconds()
-	case op.stopped:
+	case o.throttle != "":
+		body["scope"], body["retry_after_seconds"] = o.throttle, throttleTime.Seconds()
+	case o.stopped:
 		body["error"] = fields{"code": statemachine.ErrorWorkerStopped}
 		body["retry_after_seconds"] = stopTime.Seconds()
 	}

@@ -252,8 +252,8 @@ type Spent struct {
 	Free      int `column:"spent_throttled"` // invariant: Free ≤ FreeAttempts
 }
 
-// repeats reports whether the policy lets an attempt that a worker has begun be followed by another.
-func (p *Policy) repeats() bool { return len(p.Execution) > 0 && p.MaxAttempts != 1 }
+// repeats reports whether an attempt that a worker has begun may be followed by another.
+func (s *Step) repeats() bool { return len(s.Policy.Execution) > 0 && s.Policy.MaxAttempts != 1 }
 
 // total counts the attempts that spent a budget.
 func (s *Spent) total() int { return s.Dispatch + s.Ack + s.Execution }

@@ -152,7 +152,7 @@ func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 	case free && f.throttled:
 		step.Spent.Free++
 		step.RetryCause = ""
-	case free && f.code == ErrorWorkerStopped && step.Policy.repeats():
+	case free && f.code == ErrorWorkerStopped && step.repeats():
 		step.Spent.Free++
 		step.RetryCause = CauseStop
 		delay = step.Policy.Execution[0] // unless the worker named one
