@@ -6474,8 +6474,8 @@ type Webhook struct {
 	// Example: 2026-01-27T10:07:30.000Z
 	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
 
-	// State PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
-	// answered 410, or REFUSED if its address is not allowed.
+	// State PENDING; then DELIVERED, EXHAUSTED if every attempt failed or its host was silent for
+	// seven days, GONE if the receiver answered 410, or REFUSED if its address is not allowed.
 	//
 	//
 	// Example: PENDING
@@ -6502,8 +6502,8 @@ type Webhook struct {
 	WebhookID string `json:"webhook_id"`
 }
 
-// WebhookState PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
-// answered 410, or REFUSED if its address is not allowed.
+// WebhookState PENDING; then DELIVERED, EXHAUSTED if every attempt failed or its host was silent for
+// seven days, GONE if the receiver answered 410, or REFUSED if its address is not allowed.
 //
 // Example: PENDING
 type WebhookState string
@@ -8365,7 +8365,8 @@ type ClientInterface interface {
 	// ListStuck Read stuck jobs
 	//
 	// Live jobs that cannot make progress, found by the reconciler's last round and not
-	// repairable, and how many defects it repaired.
+	// repairable, and how many defects it repaired. A process without the role sweeper checks no
+	// jobs, and gives no `round_ended_at`: the log of one with that role names stuck jobs.
 	//
 	// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 	ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -10234,7 +10235,8 @@ func (c *Client) ListServices(ctx context.Context, params *ListServicesParams, r
 // ListStuck Read stuck jobs
 //
 // Live jobs that cannot make progress, found by the reconciler's last round and not
-// repairable, and how many defects it repaired.
+// repairable, and how many defects it repaired. A process without the role sweeper checks no
+// jobs, and gives no `round_ended_at`: the log of one with that role names stuck jobs.
 //
 // Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -17304,7 +17306,8 @@ type ClientWithResponsesInterface interface {
 	// ListStuckWithResponse Read stuck jobs
 	//
 	// Live jobs that cannot make progress, found by the reconciler's last round and not
-	// repairable, and how many defects it repaired.
+	// repairable, and how many defects it repaired. A process without the role sweeper checks no
+	// jobs, and gives no `round_ended_at`: the log of one with that role names stuck jobs.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -24244,7 +24247,8 @@ func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, para
 // ListStuckWithResponse Read stuck jobs
 //
 // Live jobs that cannot make progress, found by the reconciler's last round and not
-// repairable, and how many defects it repaired.
+// repairable, and how many defects it repaired. A process without the role sweeper checks no
+// jobs, and gives no `round_ended_at`: the log of one with that role names stuck jobs.
 //
 // Returns a wrapper object for the known response body format(s).
 //

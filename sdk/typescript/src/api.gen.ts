@@ -1775,7 +1775,8 @@ export interface paths {
         /**
          * Read stuck jobs
          * @description Live jobs that cannot make progress, found by the reconciler's last round and not
-         *     repairable, and how many defects it repaired.
+         *     repairable, and how many defects it repaired. A process without the role sweeper checks no
+         *     jobs, and gives no `round_ended_at`: the log of one with that role names stuck jobs.
          */
         get: operations["listStuck"];
         put?: never;
@@ -6015,8 +6016,8 @@ export interface components {
              */
             event: string;
             /**
-             * @description PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
-             *     answered 410, or REFUSED if its address is not allowed.
+             * @description PENDING; then DELIVERED, EXHAUSTED if every attempt failed or its host was silent for
+             *     seven days, GONE if the receiver answered 410, or REFUSED if its address is not allowed.
              * @example PENDING
              * @enum {string}
              */
