@@ -64,8 +64,9 @@ func (r *Rerun) Start(old *statemachine.Aggregate, steps []statemachine.Step) (i
 // Rerun creates a new job from one that has ended, with the steps, policies and payload that the
 // old one was accepted with, as far as Edit does not change them. There is one new job for each old
 // job, starting point and digest: a repeat is a replay. With Newest, a live job at the end of the
-// chain is the answer. It returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors
-// of Edit, and those of [Ledger.Accept].
+// chain is the answer, and a rerun that was cancelled is rerun itself in place of its replay. It
+// returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors of Edit, and those of
+// [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	plan, err := l.PlanRerun(ctx, r)
 	if err != nil {
@@ -97,8 +98,8 @@ type RerunPlan struct {
 	First int
 }
 
-// PlanRerun returns what [Ledger.Rerun] would do, and does nothing. Its errors are those of Rerun
-// but for those of Accept.
+// PlanRerun returns what [Ledger.Rerun] would do, and does nothing. Its errors are those of Rerun,
+// and those of Accept only as far as [Ledger.Replay] returns them.
 func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err error) {
 	agg, err := l.Job(ctx, r.JobID)
 	if err == nil && r.Newest {
@@ -161,7 +162,16 @@ func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err er
 	}
 	plan.Command = command
 	plan.First, err = statemachine.RerunSteps(agg, command.Job.OutputRef, command.Steps, r.start())
-	return plan, err
+	if err != nil || !r.Newest {
+		return plan, err
+	}
+	// newest skips cancelled reruns. If this rerun was cancelled, each repeat would get its replay.
+	same, found, err := l.Replay(ctx, *command)
+	if err != nil || !found || same.Job.State != statemachine.JobCancelled {
+		return plan, err
+	}
+	r.JobID = same.Job.ID
+	return l.PlanRerun(ctx, r)
 }
 
 // newest returns the last job in the chain of reruns that begins with this one. A job with several

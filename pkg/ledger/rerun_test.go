@@ -165,6 +165,18 @@ func TestRerun_OfTheNewestJobOfTheChain(t *testing.T) {
 	if err != nil || third.Replayed || third.Job.RerunOf != second.Job.ID {
 		t.Errorf("after its end: %+v, %v", third, err)
 	}
+	last := third.Job.ID
+	for range 2 { // A cancelled rerun leaves the chain, but its record remains.
+		b.Apply(last, statemachine.Cancel{})
+		if plan, err := b.PlanRerun(t.Context(), rerun); err != nil || plan.Old.Job.ID != last {
+			t.Errorf("after %s was cancelled: a rerun of %+v is planned, %v", last, plan.Old, err)
+		}
+		next, err := b.Rerun(t.Context(), rerun)
+		if err != nil || next.Replayed || next.Job.RerunOf != last || next.Job.Supersedes != second.Job.ID {
+			t.Fatalf("after %s was cancelled: %+v, %v", last, next, err)
+		}
+		last = next.Job.ID
+	}
 }
 
 func TestRerun_TakesTheTagsOfTheJobAndMore(t *testing.T) {
