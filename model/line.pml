@@ -299,11 +299,14 @@ inline newEpoch(me) {
 	fi
 }
 
-/* P, of which HEAD of t tells, blocks because of t and can be taken or released. */
+/* P, of which HEAD of t tells, blocks because of HOLDER: of t, or of a rerun since that was cancelled.
+ * The rerun of t can take it. */
 #define P_OF(t)     seqOf[t]
 #define READ_P(t)   (next != 0 && epochOf[t] == epoch && HERE(P_OF(t)))
-#define MAYTAKE(t)  (READ_P(t) && BLOCKS(t) && (!released[P_OF(t)] || MUTANT == TAKE_RELEASED) && \
-	(place[P_OF(t)] == t || (took[P_OF(t)] == t && state[place[P_OF(t)]] == TOMBSTONE)))
+#define HOLDER(q)   (state[place[q]] == TOMBSTONE -> took[q] : place[q])
+#define MAYTAKE(t)  (READ_P(t) && (!released[P_OF(t)] || MUTANT == TAKE_RELEASED) && \
+	(state[place[P_OF(t)]] == TOMBSTONE || NAMED(P_OF(t))) && HOLDER(P_OF(t)) != NOJOB && BLOCKS(HOLDER(P_OF(t))) && \
+	(HOLDER(P_OF(t)) == t || state[HOLDER(P_OF(t))] == CANCELLED))
 
 /* What a look finds of place q that it read as job j: the first that fits. */
 #define SEEN_NAMED(j, q)    (MUTANT == TURN_ANY_PLACE || (epochOf[j] == seenEpoch[me] && seqOf[j] == (q)))
@@ -506,14 +509,15 @@ plan:                                   /* of an accept: read LINE, and P that a
 		fi;
 		if
 		:: rerunOf[j] != NOJOB && READ_P(rerunOf[j]) && place[P_OF(rerunOf[j])] == j ->
-			batchSeq[me] = P_OF(rerunOf[j]); batchEpoch[me] = epoch; batchTook[me] = rerunOf[j];
+			batchSeq[me] = P_OF(rerunOf[j]); batchEpoch[me] = epoch; batchTook[me] = took[P_OF(rerunOf[j])];
 			goto commit                     /* an earlier try took it */
 		:: else
 		fi;
 		batchJob[me] = j; fresh[me] = true; batchTook[me] = NOJOB;
 		if
 		:: rerunOf[j] != NOJOB && MAYTAKE(rerunOf[j]) ->
-			batch[me] = TAKE; batchSeq[me] = P_OF(rerunOf[j]); batchEpoch[me] = epoch; batchTook[me] = rerunOf[j]
+			batch[me] = TAKE; batchSeq[me] = P_OF(rerunOf[j]); batchEpoch[me] = epoch;
+			batchTook[me] = HOLDER(P_OF(rerunOf[j]))
 		:: !(rerunOf[j] != NOJOB && MAYTAKE(rerunOf[j])) && next == 0 ->
 			batch[me] = INSERT; batchSeq[me] = 1; newEpoch(me)
 		:: !(rerunOf[j] != NOJOB && MAYTAKE(rerunOf[j])) && next != 0 ->

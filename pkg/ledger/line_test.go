@@ -36,7 +36,7 @@ func ordered(name string, mode statemachine.OrderMode) ledger.Command {
 //
 //	accept NAME [newest|reject|continue|cancel|in DURATION|expires DURATION]…
 //	end|fail|cancel|pause|resume|release|purge NAME
-//	rerun NAME NEW
+//	rerun|restart NAME NEW
 //	wait DURATION
 //	want NAME=STATE…      waits, parked, runs, paused, done, failed, cancelled, superseded, expired
 //	places N              how many places the line has
@@ -107,8 +107,9 @@ func (s *lineScript) act(words []string) error {
 	case "reschedule":
 		at := time.Now().Add(s.duration(words[2])).UTC().Truncate(time.Millisecond)
 		s.Apply(s.jobs[name], statemachine.Reschedule{NotBefore: &at})
-	case "rerun":
-		accepted, err := s.Rerun(s.t.Context(), ledger.Rerun{JobID: s.jobs[name], From: ledger.FromFailed})
+	case "rerun", "restart":
+		from := map[string]ledger.RerunFrom{"rerun": ledger.FromFailed, "restart": ledger.FromStart}[words[0]]
+		accepted, err := s.Rerun(s.t.Context(), ledger.Rerun{JobID: s.jobs[name], From: from})
 		if err == nil {
 			s.jobs[words[2]] = accepted.Job.ID
 		}
@@ -269,6 +270,23 @@ func TestLine(t *testing.T) {
 			want b=runs
 			refused release a
 			refused release a2`,
+		"after a cancelled rerun, another rerun of the job takes the place": `
+			accept a
+			accept b
+			fail a
+			rerun a a2
+			cancel a2
+			restart a a3
+			want a3=runs b=waits
+			places 2
+			refused release a
+			refused release a2
+			cancel a3
+			restart a2 a4
+			want a4=runs b=waits
+			end a4
+			want b=runs
+			places 1`,
 		"a cancelled rerun leaves the failure": `
 			accept a
 			accept b

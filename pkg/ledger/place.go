@@ -59,12 +59,12 @@ func (a *acceptance) findPlace(ctx context.Context) (retry bool, err error) {
 		return false, err
 	}
 	next := *ln
-	took, err := a.takes(ctx, ln)
+	took, of, err := a.takes(ctx, ln)
 	switch {
 	case err != nil:
 		return false, err
 	case took != nil:
-		p.Place = statemachine.Place{Line: id, Epoch: ln.Epoch, Seq: took.seq, Took: a.cmd.Blocker.ID}
+		p.Place = statemachine.Place{Line: id, Epoch: ln.Epoch, Seq: took.seq, Took: of}
 		if took.JobID == a.jobID { // An earlier try took it.
 			p.behind, p.taken, p.batch = true, true, nil
 			p.turn.end()
@@ -96,35 +96,35 @@ func (a *acceptance) findPlace(ctx context.Context) (retry bool, err error) {
 	return false, nil
 }
 
-// takes returns the place that the command, a rerun, takes: that of the job that blocks the line. It
-// returns nil if the rerun gets a place at the end.
-func (a *acceptance) takes(ctx context.Context, ln *line) (*place, error) {
+// takes returns the place that the command, a rerun, takes, and the job that blocks the line there: the
+// rerun's old job, or another rerun that took its place and was cancelled. It returns nil if the rerun
+// gets a place at the end.
+func (a *acceptance) takes(ctx context.Context, ln *line) (p *place, of string, err error) {
 	old := a.cmd.Blocker
 	if old == nil || ln.tag == "" || old.Place.Epoch != ln.Epoch {
-		return nil, nil
+		return nil, "", nil
 	}
-	p, err := a.l.readPlace(ctx, old.Place)
-	if err != nil || p == nil {
-		return nil, err
+	if p, err = a.l.readPlace(ctx, old.Place); err != nil || p == nil {
+		return nil, "", err
 	}
-	if p.JobID == a.jobID && p.Took == old.ID {
-		return p, nil
+	if p.JobID == a.jobID {
+		return p, p.Took, nil
 	}
-	blocks, err := a.l.blocksAt(ctx, ln, p, old.ID)
-	if err != nil || !blocks {
-		return nil, err
+	by, err := a.l.blockerAt(ctx, ln, p)
+	if err != nil || by == nil || by.ID != old.ID && by.State != statemachine.JobCancelled {
+		return nil, "", err
 	}
-	return p, nil
+	return p, by.ID, nil
 }
 
-// blocksAt reports whether the place blocks its line because of that job. It abandons a rerun that has been
-// missing for long, as a look does.
-func (l *Ledger) blocksAt(ctx context.Context, ln *line, p *place, jobID string) (bool, error) {
-	if p == nil || p.JobID != jobID && p.Took != jobID {
-		return false, nil
-	}
+// blockerAt returns the job because of which the place blocks its line, nil if it does not block. It
+// abandons a rerun that has been missing for long, as a look does.
+func (l *Ledger) blockerAt(ctx context.Context, ln *line, p *place) (*statemachine.Job, error) {
 	j, err := l.judge(ctx, ln, p, true)
-	return err == nil && j.standing == statemachine.PlaceBlocks && j.job.ID == jobID, err
+	if err != nil || j.standing != statemachine.PlaceBlocks {
+		return nil, err
+	}
+	return j.job, nil
 }
 
 // admitInLine refuses a command for what is in its line. Before a refusal it looks at the line, and reads
@@ -343,8 +343,8 @@ func (l *Ledger) blocking(ctx context.Context, job *statemachine.Job) (ln *line,
 	if err != nil || p == nil {
 		return ln, nil, err
 	}
-	blocks, err := l.blocksAt(ctx, ln, p, job.ID)
-	if err != nil || !blocks {
+	by, err := l.blockerAt(ctx, ln, p)
+	if err != nil || by == nil || by.ID != job.ID {
 		return ln, nil, err
 	}
 	return ln, p, nil
