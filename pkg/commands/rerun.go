@@ -115,6 +115,7 @@ func (s *Service) complete(r *Rerun) error {
 	}
 	if r.Edit != nil || r.FromStep != "" || len(r.Resolved) > 0 {
 		corrected["from_step"], corrected["current"] = r.FromStep, r.Current
+		corrected["removed"] = removed(corrected["payload_patch"], "", nil)
 		r.Digest = HashCanonical(corrected)
 	}
 	return nil
@@ -333,6 +334,20 @@ func mergePatch(target, patch json.RawMessage) json.RawMessage {
 		into[name] = mergePatch(into[name], text)
 	}
 	return object(into)
+}
+
+// removed appends the pointers of the members that a merge patch removes. The canonical form has none
+// of them: it leaves out nulls.
+func removed(patch any, pointer jsontext.Pointer, pointers []any) []any {
+	members, _ := patch.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		at := pointer.AppendToken(name)
+		if members[name] == nil {
+			pointers = append(pointers, string(at))
+		}
+		pointers = removed(members[name], at, pointers)
+	}
+	return pointers
 }
 
 // changed appends the pointers of the members that differ between two trees.

@@ -100,6 +100,28 @@ func pointersOf(changes []commands.Change) string {
 	return strings.Join(pointers, " ")
 }
 
+// A null of a patch is a correction, though the canonical form of a command leaves it out.
+func TestRerun_TellsApartWhichMembersAPatchRemoves(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest(`"n":1.50`, `"n":1.50,"deep":{"a":1,"b":2}`))
+	made := map[string]string{}
+	for _, patch := range []string{`{}`, `{"n":null}`, `{"deep":null}`, `{"deep":{"a":null}}`, `{"deep":{"b":null}}`, `{"deep":{"b":null},"n":null}`} {
+		rerun := from(old, commands.Rerun{PayloadPatch: json.RawMessage(patch)})
+		accepted, err := b.Rerun(t.Context(), rerun)
+		if err != nil || accepted.Replayed {
+			t.Errorf("%s: %+v, %v", patch, accepted, err)
+		}
+		made[patch] = accepted.Job.ID
+	}
+	for patch, id := range made {
+		rerun := from(old, commands.Rerun{PayloadPatch: json.RawMessage(" " + patch)})
+		if again, err := b.Rerun(t.Context(), rerun); err != nil || !again.Replayed || again.Job.ID != id {
+			t.Errorf("%s once more: %+v, %v", patch, again, err)
+		}
+	}
+}
+
 // A pointer with a control character would break the list of pointers, which has a line for each: the
 // object that has the member stands for it.
 func TestPlanRerun_NamesTheParentOfAMemberThatCannotBeListed(t *testing.T) {
