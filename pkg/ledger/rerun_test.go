@@ -52,6 +52,24 @@ func TestRerun_FromTheFailedStepKeepsEarlierResults(t *testing.T) {
 	}
 }
 
+// Lists and filters read the service of a job that waits from its current step.
+func TestRerun_ThatWaitsInItsLineHasTheStepAtWhichItStarts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cmd := command("h")
+	cmd.Job.Order = statemachine.Order{Key: "doc", Mode: statemachine.OrderFIFO}
+	old := b.Submit(cmd)
+	b.succeed(b.Handoff.Last())
+	b.failFinal(t)
+	cmd = command("runs")
+	cmd.Job.Order = statemachine.Order{Key: "doc", Mode: statemachine.OrderFIFO}
+	b.Submit(cmd)
+	waits := b.Read(b.rerun(t, old, ledger.FromFailed).ID)
+	if !waits.Job.AwaitsTurn() || waits.Job.CurrentStepIndex != 1 || ledger.IndexRowOf(waits).StepType != waits.Steps[1].Type {
+		t.Errorf("the rerun is %+v, listed as %+v", waits.Job, ledger.IndexRowOf(waits))
+	}
+}
+
 func TestRerun_FromTheStartRepeatsEveryStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

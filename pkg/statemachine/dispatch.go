@@ -41,6 +41,7 @@ func (e Accept) decide(c *change) {
 		}
 		c.note(moved)
 	}
+	job.CurrentStepIndex = first.Index // While the job waits, lists and filters read its service there.
 	if job.Parked = job.NotBefore.After(c.env.Now); !job.Parked && !e.Behind {
 		c.begin(first, cause)
 	}
