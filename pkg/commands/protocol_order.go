@@ -33,7 +33,7 @@ type ProtocolOrder struct {
 	OnFailure string
 	// CancelsRunning says that a command of mode newest cancels jobs that have begun, too.
 	CancelsRunning bool
-	// MaxWaiting is the most jobs in a line; 0 is [ledger.DefaultMaxWaiting].
+	// MaxWaiting is the most jobs that may be before a new one in its line; 0 is [ledger.DefaultMaxWaiting].
 	MaxWaiting int
 	// Required refuses commands without a key.
 	Required bool
