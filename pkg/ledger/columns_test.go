@@ -133,7 +133,7 @@ func TestColumns_HaveANumberThatIsZero(t *testing.T) {
 			"job": {"v", "rev", "current_step_index", "attempts_total"},
 			"step": {
 				"v", "step_index", "ack_timeout_ms", "lease_ms", "timeout_ms", "max_attempts", "lane", "attempt_no", "claim_lease_ms",
-				"spent_dispatch", "spent_ack", "spent_execution", "spent_throttled",
+				"spent_dispatch", "spent_ack", "spent_execution", "spent_free",
 			},
 			"outbox":   {"v", "step_index", "attempt_no", "lane", "failures"},
 			"schedule": {"v", "rev", "lane"},

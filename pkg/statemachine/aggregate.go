@@ -249,7 +249,7 @@ type Spent struct {
 	Dispatch  int `column:"spent_dispatch"`
 	Ack       int `column:"spent_ack"`
 	Execution int `column:"spent_execution"`
-	Free      int `column:"spent_throttled"` // invariant: Free ≤ FreeAttempts
+	Free      int `column:"spent_free"` // invariant: Free ≤ FreeAttempts
 }
 
 // repeats reports whether an attempt that a worker has begun may be followed by another.
