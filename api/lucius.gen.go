@@ -2801,7 +2801,7 @@ type Job struct {
 	// Example: ocr
 	CurrentStepID string `json:"current_step_id"`
 
-	// CurrentStepIndex Its index.
+	// CurrentStepIndex Its index; of a rerun that waits in its line, that of the first step to run.
 	//
 	// Example: 0
 	CurrentStepIndex int `json:"current_step_index"`

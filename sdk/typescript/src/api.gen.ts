@@ -2373,7 +2373,7 @@ export interface components {
              */
             current_step_id: string;
             /**
-             * @description Its index.
+             * @description Its index; of a rerun that waits in its line, that of the first step to run.
              * @example 0
              */
             current_step_index: number;
