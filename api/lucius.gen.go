@@ -5015,7 +5015,7 @@ type RetryRequest struct {
 	// Example: embed
 	FromStep *string `json:"from_step,omitempty"`
 
-	// JobIDs These jobs. Those of one tenant are rerun in this order, one at a time.
+	// JobIDs These jobs, one at a time. Those of one line are rerun in this order.
 	//
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	JobIDs []string `json:"job_ids,omitempty,omitzero"`

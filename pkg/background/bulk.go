@@ -67,7 +67,7 @@ type BulkConfig struct {
 // The worker reads the HEAD before each item, so once Cancel has returned, no job is
 // started; those being changed at that moment are finished. A tenant at its limit of jobs
 // in flight is skipped for a second while the other tenants' jobs go on. If the store is
-// unavailable, the job waits; in a retry of named jobs, so do those after it.
+// unavailable, the job waits; in a retry of named jobs, so do those after it in its line.
 type Bulk struct {
 	cfg     BulkConfig
 	walk    ledger.Walker
@@ -178,12 +178,13 @@ type bulkWorker struct {
 	waiting []*itemRow // without an outcome, in the order of their turns
 	counts  Counts     // the sum of the stored outcomes
 	pace    *rate.Limiter
-	inOrder bool      // the order of the reruns is that of the items: a retry of named jobs
+	inOrder bool      // reruns of a line's jobs are made in the order of the items: a retry of named jobs
 	began   time.Time // when the turn began: what waits then waits for the whole turn
 
 	mu      sync.Mutex           // Guards all below. Not held while a job is changed.
 	fresh   []*itemRow           // items with an outcome that is not stored yet
 	blocked map[string]time.Time // tenant → when it is tried again, after reaching its limit
+	held    map[string]*itemRow  // line → with inOrder, its first item that was tried and has no outcome
 	until   time.Time            // no job is tried before, after a store error
 	worked  time.Time            // when a job last got an outcome
 	stopped bool                 // the operation is over, or another runner owns it
@@ -195,7 +196,7 @@ type bulkWorker struct {
 func (b *Bulk) work(ctx context.Context, op Operation) error {
 	w := &bulkWorker{
 		Bulk: b, op: op, inOrder: op.Kind == KindRetry && op.Named, pace: rate.NewLimiter(rate.Limit(op.RatePerSecond), 1),
-		blocked: map[string]time.Time{}, worked: time.Now(), stopped: op.State != OperationRunning,
+		blocked: map[string]time.Time{}, held: map[string]*itemRow{}, worked: time.Now(), stopped: op.State != OperationRunning,
 	}
 	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, b.cfg.Operations.itemQuery(op.ID, op.Set, 0))
 	if err != nil {
@@ -247,7 +248,9 @@ func (w *bulkWorker) over() bool { return w.stopped || len(w.waiting) == 0 }
 // up no others.
 //
 // Reruns take their places in the lines in the order in which they are made. So a retry of named
-// jobs tries one at a time, and an item without an outcome stays before the others of its tenant.
+// jobs tries one at a time, and an item without an outcome holds up those of its line; of all, while
+// its job cannot be read. It must not hold up its tenant: at its limit, a tenant may have room only for
+// a rerun of the job that blocks a line.
 func (w *bulkWorker) turn(ctx context.Context) int {
 	w.began = time.Now()
 	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
@@ -275,7 +278,7 @@ func (w *bulkWorker) turn(ctx context.Context) int {
 	_ = group.Wait() // note handles the errors.
 	var late []*itemRow
 	w.waiting = slices.DeleteFunc(w.waiting, func(item *itemRow) bool {
-		moved := item.Outcome == ItemWaiting && tried[item] && !w.inOrder
+		moved := item.Outcome == ItemWaiting && tried[item] && (!w.inOrder || item.Tenant != "")
 		if moved {
 			late = append(late, item)
 		}
@@ -289,23 +292,34 @@ func (w *bulkWorker) turn(ctx context.Context) int {
 func (w *bulkWorker) ready(item *itemRow) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return !w.stopped && !w.until.After(w.began) && !w.blocked[item.Tenant].After(w.began)
+	return !w.stopped && !w.until.After(w.began) && !w.blocked[item.Tenant].After(w.began) && !w.heldUp(item)
 }
 
-// errNotReady is returned for an item that must wait for one before it.
-var errNotReady = errors.New("a job that is named before this one has no rerun yet")
+// heldUp reports whether the item must wait for one of its line. The caller holds mu.
+func (w *bulkWorker) heldUp(item *itemRow) bool {
+	first := w.held[item.line]
+	return first != nil && first != item
+}
+
+// errHeldUp is returned for an item that must wait for one of its line.
+var errHeldUp = errors.New("a job of the line that is named before this one has no rerun yet")
 
 // note records that an item got its outcome or, for an error, what must wait: the tenant,
 // or all items.
 func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err == nil && w.held[item.line] == item {
+		delete(w.held, item.line)
+	} else if err != nil && w.inOrder && item.line != "" && w.held[item.line] == nil {
+		w.held[item.line] = item
+	}
 	switch {
 	case err == nil:
 		w.fresh, w.worked = append(w.fresh, item), time.Now()
 	case lost(err):
 		w.stopped = true
-	case errors.Is(err, errNotReady):
+	case errors.Is(err, errHeldUp):
 	case errors.Is(err, ledger.ErrTenantLimit):
 		w.blocked[item.Tenant] = time.Now().Add(retryDelay)
 	default:

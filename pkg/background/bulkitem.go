@@ -15,7 +15,7 @@ import (
 )
 
 // apply changes the job of an item and sets the item's outcome. An error means that the
-// item keeps waiting: it is [ledger.ErrTenantLimit], an error of the store, [errNotReady], or
+// item keeps waiting: it is [ledger.ErrTenantLimit], an error of the store, [errHeldUp], or
 // [errLost] if the operation is over.
 func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err := w.check(ctx); err != nil {
@@ -25,8 +25,12 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err != nil {
 		return w.refused(ctx, item, err)
 	}
-	if item.Tenant = agg.Job.TenantID; w.inOrder && !w.ready(item) {
-		return errNotReady
+	item.Tenant, item.line = agg.Job.TenantID, agg.Job.Place.Line
+	w.mu.Lock()
+	held := w.heldUp(item)
+	w.mu.Unlock()
+	if held {
+		return errHeldUp
 	}
 	live := w.op.Kind != KindRetry
 	if live { // A worker that crashed may have changed the job.

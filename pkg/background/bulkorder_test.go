@@ -14,6 +14,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
+// failInLine adds failed jobs of one line.
+func failInLine(s *sketch, tenant string, n int) []string {
+	ids := s.fail(tenant, n, "x")
+	for _, id := range ids {
+		s.jobs[id].Job.Place.Line = tenant + ".line"
+	}
+	return ids
+}
+
 // The jobs of a line get their places in the order of their reruns.
 func TestBulk_RerunsNamedJobsInTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -27,7 +36,7 @@ func TestBulk_RerunsNamedJobsInTheirOrder(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				jobs := newSketch(0)
-				named := jobs.fail("t", 50, "x")
+				named := failInLine(jobs, "t", 50)
 				var mu sync.Mutex
 				var tried bool
 				var rerun []string
@@ -59,7 +68,7 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOtherNamedJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch(0)
-		full, other := jobs.fail("full", 50, "x"), jobs.fail("other", 50, "x")
+		full, other := failInLine(jobs, "full", 50), failInLine(jobs, "other", 50)
 		until := time.Now().Add(time.Minute)
 		var rerun []string
 		jobs.veto = func(agg *statemachine.Aggregate) error {
@@ -85,6 +94,31 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOtherNamedJobs(t *testing.T) {
 		group.Wait()
 		if page := get(t, service, op.ID); page.Applied != 100 || !slices.Equal(rerun[50:], full) {
 			t.Errorf("in the end: %+v, reruns of %v, want %v", page.Counts, rerun[50:], full)
+		}
+	})
+}
+
+// The jobs that wait in a line count towards the limit of their tenant, so it may have no room for
+// other reruns until that of the job that blocks the line, for which there always is.
+func TestBulk_ANamedJobHoldsUpOnlyItsLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch(0)
+		blocker := failInLine(jobs, "t", 1)[0]
+		named := append(jobs.fail("t", 3, "x"), blocker)
+		room := false
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.ID != blocker && !room {
+				return ledger.ErrTenantLimit
+			}
+			room = true
+			return nil
+		}
+		service := serve(t, jobs, ledgertest.Split())
+		op := create(t, service, "", background.BulkRequest{JobIDs: named})
+		runOn(t, service, op.ID)
+		if page := get(t, service, op.ID); page.Applied != len(named) {
+			t.Errorf("%+v", page.Counts)
 		}
 	})
 }

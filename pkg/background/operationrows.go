@@ -89,6 +89,7 @@ type itemRow struct {
 	Index  int    `json:"index"`
 	Tenant string `json:"tenant_id,omitempty"` // empty until the job is read
 	tag    tablestore.ETag
+	line   string // of the job; empty until the job is read, or if it is in none
 }
 
 func (i *itemRow) fields() statemachine.LogFields {

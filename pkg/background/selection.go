@@ -84,7 +84,7 @@ func (e *Edits) rerun(jobID string) commands.Rerun {
 type BulkRequest struct {
 	// Kind is what to do. Optional. Defaults to [KindRetry].
 	Kind Kind
-	// JobIDs names the jobs. A retry reruns those of a tenant in this order. Without it, Filter
+	// JobIDs names the jobs. A retry reruns those of a line in this order. Without it, Filter
 	// selects them: for a retry, jobs without a rerun that ended in its State, by default
 	// FAILED_FINAL, newest first; otherwise live jobs that the operation would change. Of jobs that
 	// SUCCEEDED it must have a CreatedBefore in the past, so that a repeat with the same one selects

@@ -4440,7 +4440,7 @@ export interface components {
         /** @description Selects jobs to rerun, either by `job_ids` or by filters that must all match. */
         RetryRequest: {
             /**
-             * @description These jobs. Those of one tenant are rerun in this order, one at a time.
+             * @description These jobs, one at a time. Those of one line are rerun in this order.
              * @example [
              *       "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
              *     ]
