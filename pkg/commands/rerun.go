@@ -115,7 +115,9 @@ func (s *Service) complete(r *Rerun) error {
 	}
 	if r.Edit != nil || r.FromStep != "" || len(r.Resolved) > 0 {
 		corrected["from_step"], corrected["current"] = r.FromStep, r.Current
-		corrected["removed"] = removed(corrected["payload_patch"], "", nil)
+		if gone := removed(corrected["payload_patch"], "", nil); gone != nil {
+			corrected["removed"] = gone
+		}
 		r.Digest = HashCanonical(corrected)
 	}
 	return nil
