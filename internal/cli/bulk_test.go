@@ -417,6 +417,10 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 			"--ended-after 7d --ended-before 2026-01-27T11:00:00Z", []api.Operation{earlier, ended}, aMinuteAgo,
 			`"ended_after":"2026-01-20T12:00:00.000Z","ended_before":"2026-01-27T11:00:00.000Z",`, "lucius: repeats jobs",
 		},
+		{ // All jobs that ended since were accepted after the time of the operation before.
+			"--ended-after 1h --ended-before 10m", []api.Operation{earlier, ended}, aMinuteAgo,
+			`"ended_after":"2026-01-27T11:00:00.000Z","ended_before":"2026-01-27T11:50:00.000Z",`, "lucius: repeats jobs",
+		},
 		{"--ended-after 7d", []api.Operation{earlier}, aMinuteAgo, `"ended_after":"2026-01-20T12:00:00.000Z",`, "lucius: repeats jobs"},
 	} {
 		server := newScripted(t, map[string][]any{

@@ -147,7 +147,8 @@ func (s *session) repetition(ctx context.Context, r *retry, request *api.RetryRe
 	}
 	for i := range page.Operations {
 		op := &page.Operations[i]
-		if !r.repeats(op, request) || !op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
+		if !r.repeats(op, request) || !op.Filter.CreatedBefore.After(request.CreatedAfter.Time) ||
+			!op.Filter.CreatedBefore.After(request.EndedAfter.Time) {
 			continue
 		}
 		patch := op.PayloadPatch
