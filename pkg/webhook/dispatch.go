@@ -156,7 +156,7 @@ func (p Policy) Validate() error {
 // attempt that sent nothing does not count. An interrupted one does not count either; it
 // keeps the previous result and leaves the delivery due now. A deferred one is due when
 // its turn comes, and says why it waits; if its host does not answer, it waits for a tenth of its age
-// more, as each take costs writes, and is given up after GiveUp.
+// more, at most an hour, as each take costs writes, and is given up after GiveUp.
 func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
 	if result.Outcome == Interrupted {
 		d.State, d.NextAttemptAt = StatePending, roundUp(now)
@@ -169,7 +169,7 @@ func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) 
 			return d
 		}
 		if result.HostFault {
-			after += age / 10
+			after += min(age/10, time.Hour)
 		}
 		d.State, d.NextAttemptAt, d.LastError = StatePending, roundUp(now.Add(after)), result.Reason
 		return d

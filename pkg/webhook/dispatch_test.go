@@ -132,6 +132,10 @@ func TestApply_SchedulesTheNextAttempt(t *testing.T) {
 		{"interrupted", 0, result(webhook.Interrupted), 0.9, webhook.StatePending, 0},
 		{"interrupted at the last attempt", 2, result(webhook.Interrupted), 0.9, webhook.StatePending, 0},
 		{"deferred", 3, webhook.Result{Outcome: webhook.Deferred, After: time.Minute}, 0.9, webhook.StatePending, time.Minute},
+		{ // It is old, so a tenth of its age would be too long.
+			"deferred, as the host is silent", 3, webhook.Result{Outcome: webhook.Deferred, After: time.Minute, HostFault: true},
+			0.9, webhook.StatePending, 61 * time.Minute,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
