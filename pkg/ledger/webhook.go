@@ -322,42 +322,55 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string,
 ) (found []WebhookRow, next string, bad, err error) {
 	query := tablestore.Query{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit}
-	if after != "" {
-		jobID, index, err := ParseWebhookID(after)
-		if err == nil {
-			err = ParseJobID(jobID)
-		}
+	if query.From, err = l.undeliveredAfter(tenantID, after); err != nil {
+		return nil, "", nil, err
+	}
+	for {
+		page, err := l.page(ctx, query)
 		if err != nil {
-			return nil, "", nil, &apierror.Error{
-				Code: apierror.InvalidEnvelope, Err: err, Errors: []apierror.Violation{{Message: "page_token is invalid"}},
-			}
-		}
-		query.From = l.undeliveredKeys(tenantID, jobID, index)[0].Row + "\x00"
-	}
-	page, err := l.page(ctx, query)
-	if err != nil {
-		return nil, "", nil, fmt.Errorf("read the undelivered webhooks: %w", err)
-	}
-	for i := range page.Rows {
-		var listed WebhookRow
-		if err := undeliveredCodec.Decode(&page.Rows[i], &listed); err != nil {
 			return nil, "", nil, fmt.Errorf("read the undelivered webhooks: %w", err)
 		}
-		if page.Next != "" {
-			next = listed.ID()
+		for i := range page.Rows {
+			var listed WebhookRow
+			if err := undeliveredCodec.Decode(&page.Rows[i], &listed); err != nil {
+				bad = errors.Join(bad, err)
+				continue
+			}
+			if page.Next != "" {
+				next = listed.ID()
+			}
+			w, _, err := l.webhook(ctx, listed.JobID, listed.Index)
+			if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
+				continue
+			}
+			switch {
+			case tablestore.IsOutage(err), ctx.Err() != nil:
+				return nil, "", nil, err
+			case err != nil:
+				bad = errors.Join(bad, fmt.Errorf("webhook %s: %w", listed.ID(), err))
+			default:
+				found = append(found, *w)
+			}
 		}
-		w, _, err := l.webhook(ctx, listed.JobID, listed.Index)
-		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
-			continue
-		}
-		switch {
-		case tablestore.IsOutage(err), ctx.Err() != nil:
-			return nil, "", nil, err
-		case err != nil:
-			bad = errors.Join(bad, fmt.Errorf("webhook %s: %w", listed.ID(), err))
-		default:
-			found = append(found, *w)
+		if query.From = page.Next; next != "" || page.Next == "" { // Else no row of the page can be read.
+			return found, next, bad, nil
 		}
 	}
-	return found, next, bad, nil
+}
+
+// undeliveredAfter returns the row after that of a webhook in a list, of the empty id the first.
+func (l *Ledger) undeliveredAfter(tenantID, id string) (string, error) {
+	if id == "" {
+		return "", nil
+	}
+	jobID, index, err := ParseWebhookID(id)
+	if err == nil {
+		err = ParseJobID(jobID)
+	}
+	if err != nil {
+		return "", &apierror.Error{
+			Code: apierror.InvalidEnvelope, Err: err, Errors: []apierror.Violation{{Message: "page_token is invalid"}},
+		}
+	}
+	return l.undeliveredKeys(tenantID, jobID, index)[0].Row + "\x00", nil
 }

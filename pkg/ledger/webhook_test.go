@@ -185,6 +185,19 @@ func TestUndelivered_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 		if all, _, bad, err := b.Undelivered(t.Context(), "", 100, ""); err != nil || len(all) != 8 || !strings.Contains(bad.Error(), own[0]) {
 			t.Errorf("with a job that cannot be read: %d, %v, %v", len(all), bad, err)
 		}
+		row := tablestore.Key{Table: "luciusjobindex", Partition: "undelivered", Row: ledger.ListOrder(own[1]) + ":0"}
+		b.Put(row, tablestore.Properties{{Name: "v", Value: tablestore.Int(99)}})
+		count, after := 0, ""
+		for more := true; more; more = after != "" {
+			page, next, _, err := b.Undelivered(t.Context(), "", 1, after)
+			if err != nil || next != "" && next == after {
+				t.Fatalf("behind %q follows %q: %v", after, next, err)
+			}
+			count, after = count+len(page), next
+		}
+		if count != 7 {
+			t.Errorf("with a row that cannot be read: %d", count)
+		}
 	})
 }
 
