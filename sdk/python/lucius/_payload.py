@@ -17,6 +17,7 @@ _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a strin
 _UNIONS = (Union, getattr(types, "UnionType", Union))
 # What may stand around a type; typing_extensions has its own of some.
 _AROUND = ("Required", "NotRequired", "ReadOnly", "Final")
+_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # From Python 3.12 on.
 _ARRAYS = (list, tuple, AbstractSequence)
 _OBJECTS = (dict, AbstractMapping)
 
@@ -68,7 +69,7 @@ def _plain(of: Any) -> Any:
     while True:
         if hasattr(of, "__supertype__"):
             of = of.__supertype__
-        elif isinstance(of, getattr(typing, "TypeAliasType", ())):
+        elif isinstance(of, _ALIAS):
             of = of.__value__
         elif getattr(typing.get_origin(of), "_name", "") in _AROUND:
             of, = typing.get_args(of)
@@ -78,6 +79,10 @@ def _plain(of: Any) -> Any:
 
 def _check(of: Any, at: str, seen: Set[Any]) -> None:
     """Raise a TypeError for a type that _decoded does not know: it would pass any value for one of it."""
+    if isinstance(of, typing.ForwardRef) or isinstance(of, _ALIAS) and of in seen:
+        return  # An alias that contains itself.
+    if isinstance(of, _ALIAS):
+        seen.add(of)
     of = _plain(of)
     origin, args = typing.get_origin(of), typing.get_args(of)
     kind = origin or of

@@ -1,9 +1,12 @@
 import enum
+import sys
 import unittest
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from types import ModuleType
 from typing import Any, Dict, List, Literal, Mapping, NewType, Optional, Sequence, Set, Tuple, TypedDict, Union
+from unittest.mock import patch
 
 from lucius import CANCELLED, Final, Outcome, RetryAfter, Task, Worker
 from lucius._payload import decoder
@@ -129,6 +132,17 @@ class Typed(unittest.TestCase):
         self.assertEqual(decode({"children": [{"children": [], "id": "a"}]}), Node([Node([], Id("a"))]))
         with self.assertRaisesRegex(Final, "/id: must be a string"):
             decode({"children": [], "id": 1})
+
+    def test_aliases_may_contain_themselves(self):
+        forms = ['Json = typing.Union[typing.Dict[str, "Json"], typing.List["Json"], str]\n']
+        if sys.version_info >= (3, 12):
+            forms.append("type Json = dict[str, Json] | list[Json] | str\n")
+        for form in forms:
+            module = ModuleType("recursive")  # Where the names of its types are looked up.
+            with self.subTest(form), patch.dict(sys.modules, {module.__name__: module}):
+                exec("import dataclasses, typing\n" + form + "@dataclasses.dataclass\nclass Given:\n    tree: Json\n", module.__dict__)
+                tree = {"a": ["b", {"c": "d"}]}
+                self.assertEqual(decoder(module.Given)({"tree": tree}).tree, tree)
 
     def test_middleware_sees_the_task(self):
         queue, seen = Queue({"words": 3}), []
