@@ -35,8 +35,10 @@ func gate(t *testing.T, url string) (open func()) {
 	return func() { execute(t, url, "DELETE FROM lucius.gate") }
 }
 
-// endUnderWay ends the sessions of the commits at the gate.
-const endUnderWay = "SELECT pg_terminate_backend(pid) " + underWay
+// endUnderWay ends the sessions of the commits at the gate, also of one that does not sleep at the moment.
+const endUnderWay = `
+	SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	WHERE state = 'active' AND query LIKE '%lucius.apply%' AND pid <> pg_backend_pid() AND datname = current_database()`
 
 const underWay = "FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 
