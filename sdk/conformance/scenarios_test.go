@@ -103,7 +103,7 @@ var scenarios = []scenario{
 		judge: conflicted("complete"),
 	},
 	{
-		name: "another rev at a heartbeat", payload: what{"do": "sleep", "seconds": lease.Seconds()},
+		name: "another rev at a heartbeat", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()},
 		faults: []fault{{verb: "heartbeat", times: 1, raiseRev: true}}, state: "SUCCEEDED", attempt: 1,
 		judge: conflicted("heartbeat"),
 	},
@@ -118,7 +118,7 @@ var scenarios = []scenario{
 		judge: repeated("fail", 2),
 	},
 	{
-		name: "a heartbeat whose answer is lost", payload: what{"do": "sleep", "seconds": lease.Seconds()},
+		name: "a heartbeat whose answer is lost", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()},
 		faults: []fault{{verb: "heartbeat", times: 1, dropAnswer: true}}, state: "SUCCEEDED", attempt: 1,
 		judge: repeated("heartbeat", 2),
 	},
@@ -129,7 +129,7 @@ var scenarios = []scenario{
 	},
 	{
 		// The heartbeat is repeated once: a second repetition might come after the end of the lease.
-		name: "a token that expires", payload: what{"do": "sleep", "seconds": lease.Seconds()},
+		name: "a token that expires", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()},
 		faults: []fault{{verb: "heartbeat", times: 1, expire: true}, {verb: "complete", times: 2, expire: true}},
 		state:  "SUCCEEDED", attempt: 1,
 		judge: func(t *testing.T, b *bench, j job) {
@@ -246,10 +246,16 @@ func throttled(scope string) func(*testing.T, *bench, job) {
 func conflicted(verb string) func(*testing.T, *bench, job) {
 	return func(t *testing.T, b *bench, j job) {
 		t.Helper()
-		sent := b.sent(t, j.JobID, verb, 2)
-		if sent[0].status != http.StatusConflict || sent[1].status != http.StatusOK ||
-			sent[0].body.RequestID == sent[1].body.RequestID {
-			t.Errorf("another rev was met with %+v", sent)
+		answered := func(status int) []call { // A try that had no answer in time has no status.
+			return b.proxy.seen(func(c *call) bool { return c.jobID == j.JobID && c.verb == verb && c.status == status })
+		}
+		var refused, taken []call
+		waittest.Until(t, verb+" is refused, then taken", func() bool {
+			refused, taken = answered(http.StatusConflict), answered(http.StatusOK)
+			return len(refused) > 0 && len(taken) > 0
+		})
+		if refused[0].body.RequestID == taken[0].body.RequestID {
+			t.Errorf("another rev was met with %+v, %+v", refused, taken)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // lease is the lease of every task: short, so that one can end within a test.
-var lease = waittest.Scale(4 * time.Second)
+var lease = waittest.Scale(6 * time.Second)
 
 // builds is the folder of the server's binary.
 var builds string
