@@ -155,12 +155,18 @@ func newReader(t *testing.T, programs string, inAClone bool) *reader {
 	return r
 }
 
+// given are the ports that documents have.
+var given sync.Map
+
 // freePort returns a free port below the range that the system uses for connections, so
 // that it is likely to stay free.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
 		port := fmt.Sprint(20000 + rand.IntN(10000))
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
 			_ = listener.Close() // It has no connections.
 			return port
