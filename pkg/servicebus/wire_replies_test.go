@@ -187,11 +187,15 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 // long it lasts.
 func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	t.Parallel()
-	lock := waittest.Scale(2 * time.Second)
+	lock := waittest.Scale(10 * time.Second) // A stall of half of it loses the lock.
 	w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration, cfg.MaxDeliveries = lock, 1 }))
 	w.ledger.answers(func(callbacks.Callback) error { return &apierror.Error{Code: apierror.StoreUnavailable} })
 	w.send(replyBody("RESULT", "s"))
-	time.Sleep(2*lock + lock/2)
+	waittest.Until(t, "the reply is in hand", func() bool { return w.ledger.calls() > 0 })
+	first := w.peer.Messages(wireInvoker)[0].LockedUntil
+	waittest.Until(t, "the lock is renewed twice", func() bool {
+		return w.peer.Messages(wireInvoker)[0].LockedUntil.Sub(first) > lock*3/4
+	})
 	w.ledger.answers(nil)
 	w.expect(servicebus.ReplyResult, servicebus.ReplyApplied)
 	w.empty()

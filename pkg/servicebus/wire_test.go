@@ -408,6 +408,8 @@ func TestWire_ABrokerThatIsSilent(t *testing.T) {
 	publisher := publisherOnWire(t, peer, func(cfg *servicebus.PublisherConfig) {
 		cfg.SendTimeout, cfg.Grace, cfg.Patience = waittest.Scale(time.Second), waittest.Scale(10*time.Second), 3
 	})
+	sent := func() bool { return publish(t, publisher, onTopic(wireTopic, 1))[0] == nil }
+	waittest.Until(t, "the link is open", sent)
 	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
 		return fakeservicebus.Fault{Effect: fakeservicebus.Silence}
 	}})
@@ -418,7 +420,7 @@ func TestWire_ABrokerThatIsSilent(t *testing.T) {
 		}
 	}
 	peer.SetHooks(fakeservicebus.Hooks{})
-	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
+	waittest.Until(t, "the topic is used again", sent)
 	if depth := peer.Depth(wireWorker); depth != 1 || publisher.Stuck() != 0 {
 		t.Errorf("%d messages are there, %d sends are stuck", depth, publisher.Stuck())
 	}
