@@ -76,6 +76,10 @@ func report(ctx context.Context, database string, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = connection.Close(context.WithoutCancel(ctx)) }() // Nothing is lost with it.
+	// A transaction of an application that was killed may still commit. It holds its lock until then.
+	if _, err := connection.Exec(ctx, "BEGIN; LOCK TABLE orders IN SHARE MODE; COMMIT"); err != nil {
+		return err
+	}
 	for began := time.Now(); ; {
 		waiting, err := count(ctx, connection, "FROM lucius.inbox WHERE state = 'waiting'")
 		if err != nil {
