@@ -124,7 +124,7 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 	}
 	t.Cleanup(account.Stop)
 	proxy := newTCPProxy(t, account.Addr())
-	lease := waittest.Scale(5 * time.Second)
+	lease := waittest.Scale(15 * time.Second) // A third of it is left for a report after the outage.
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", proxy.connectionOver(account),
 		"--ack-timeout", lease.String(), "--lease-duration", lease.String(), "--sweep-interval", "1s", "--outbox-retry-interval", "1s")
 	waiting, inHand := s.submitAs(t, "waiting"), s.submitAs(t, "in hand")

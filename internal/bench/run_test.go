@@ -36,7 +36,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	options.Loads = nil
 	options.Finished, options.Live, options.Waiting = 150, 120, 130
 	options.Duration = waittest.Scale(time.Second).Truncate(time.Second) // long enough for a job to end on a slow machine
-	options.CeilingDuration = waittest.Scale(250 * time.Millisecond)     // long enough for a request
+	options.CeilingDuration = waittest.Scale(3 * time.Second)            // long enough for a request, also on a busy disk
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
