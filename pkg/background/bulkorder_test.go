@@ -70,11 +70,14 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOtherNamedJobs(t *testing.T) {
 		jobs := newSketch(0)
 		full, other := failInLine(jobs, "full", 50), failInLine(jobs, "other", 50)
 		until := time.Now().Add(time.Minute)
+		var mu sync.Mutex
 		var rerun []string
 		jobs.veto = func(agg *statemachine.Aggregate) error {
 			if agg.Job.TenantID == "full" && time.Now().Before(until) {
 				return ledger.ErrTenantLimit
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			rerun = append(rerun, agg.Job.ID)
 			return nil
 		}
@@ -88,9 +91,11 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOtherNamedJobs(t *testing.T) {
 		group.Go(func() { runOn(t, service, op.ID) })
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
+		mu.Lock()
 		if !slices.Equal(rerun, other) {
 			t.Errorf("while a tenant is at its limit: reruns of %v, want %v", rerun, other)
 		}
+		mu.Unlock()
 		group.Wait()
 		if page := get(t, service, op.ID); page.Applied != 100 || !slices.Equal(rerun[50:], full) {
 			t.Errorf("in the end: %+v, reruns of %v, want %v", page.Counts, rerun[50:], full)
