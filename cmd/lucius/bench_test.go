@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,10 +39,7 @@ func TestBench_LeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A process inherits that a signal is ignored, as nohup ignores SIGHUP, but not a handler.
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	t.Cleanup(func() { signal.Stop(hangups) })
+	heedHangups(t)
 	for _, ended := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		t.Run(ended.String(), func(t *testing.T) {
 			t.Parallel()

@@ -44,6 +44,15 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dev.end()
 }
 
+// heedHangups lets the processes that the test starts receive SIGHUP. A process inherits that a signal
+// is ignored, as nohup ignores this one, but not a handler.
+func heedHangups(t *testing.T) {
+	t.Helper()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
+}
+
 // Without a reader of its output, or without its terminal, it ends and deletes the folder of
 // the example.
 func TestDev_LeavesNoFilesBehind(t *testing.T) {
@@ -52,10 +61,7 @@ func TestDev_LeavesNoFilesBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A process inherits that a signal is ignored, as nohup ignores SIGHUP, but not a handler.
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	t.Cleanup(func() { signal.Stop(hangups) })
+	heedHangups(t)
 	for name, leave := range map[string]func(*exec.Cmd, io.Closer) error{
 		"the output is closed":   func(_ *exec.Cmd, out io.Closer) error { return out.Close() },
 		"the terminal is closed": func(cmd *exec.Cmd, _ io.Closer) error { return cmd.Process.Signal(syscall.SIGHUP) },
