@@ -157,6 +157,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	if len(accepted) == 0 {
 		c.t.Error("no command was accepted")
 	}
+	c.entry.http.Transport = &patient{c.t, c.entry.http.Transport}
 	for _, id := range accepted {
 		auditJob(c.t, c.entry.client, id)
 	}
