@@ -40,10 +40,10 @@ VETTED := -vet=off
 # Property tests draw the same cases each time; `make fresh` draws others (0).
 export RAPID_SEED ?= 1
 
-# $(call stage,<command>) runs one stage under a heading and says how long it
-# took; .ci/run repeats these lines at its end. The command holds no comma:
-# make would take it for the next argument.
-stage = @begin=$$(date +%s); echo "== $@"; $(1); echo "== $@ took $$(($$(date +%s) - begin))s"
+# $(call stage,<command>) runs one stage under a heading and says how long it took, by the
+# clock and of the processors; .ci/run repeats these lines at its end. The command holds no
+# comma: make would take it for the next argument.
+stage = @echo "== $@"; TIMEFORMAT="== $@ took %0Rs (user %0Us, system %0Ss)"; time { $(1); }
 
 ##@ Use
 
