@@ -67,7 +67,11 @@ test("an error that is retried is found by its code", async (t) => {
   const group = page.getByRole("article").filter({ hasText: "vendor_503" });
   await group.getByText("The vendor did not answer.").waitFor();
   await group.getByRole("link", { name: "Show the jobs" }).click();
-  await page.locator(`table.jobs a[href="/ui/jobs/${job}"]`).waitFor();
+  await follow(page, () => page.locator(`table.jobs a[href="/ui/jobs/${job}"]`).click());
+  await page.getByRole("link", { name: "Try again now…" }).click();
+  await follow(page, () => page.getByRole("dialog").getByRole("button", { name: "Publish now" }).click());
+  assert.equal(new URL(page.url()).pathname, `/ui/jobs/${job}`);
+  assert.equal((await api.claim("extract")).directive.attempt_no, 2);
 });
 
 test("a worker's page shows what it holds, and how often it fails beside the others", async (t) => {

@@ -259,8 +259,8 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 		do = append(do, releaseOf(in.LineID, found.JobID))
 	}
 	step := currentStep(found)
-	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
-		do = append(do, workActions(found.JobID, step)...)
+	if step != nil && found.State != api.JobStatePaused && r.May(api.GrantRoleAdmin, found.TenantID) {
+		do = append(do, workActions(found, step)...)
 	}
 	var first *diagnosis.Action
 	switch next.Do {
@@ -293,15 +293,18 @@ func (r *request) jobActions(found *api.Job, in *jobLine, next diagnosis.Next) (
 	return first, do
 }
 
-// workActions returns what an operator can do with the work item of a job's current step.
-func workActions(jobID string, step *api.Step) []diagnosis.Action {
+// workActions returns what an operator can do with the current step of a job that is not paused.
+func workActions(found *api.Job, step *api.Step) []diagnosis.Action {
 	work := func(verb, text string) []diagnosis.Action {
-		return []diagnosis.Action{{Text: text, Page: "do/work-" + verb, Query: []any{"work", step.WorkID, "job", jobID}, Form: true}}
+		return []diagnosis.Action{{Text: text, Page: "do/work-" + verb, Query: []any{"work", step.WorkID, "job", found.JobID}, Form: true}}
 	}
 	switch {
-	case step.State == api.StepStateFailedRetry:
+	case step.State == api.StepStateFailedRetry && step.WorkID != "" && step.Owner == "": // Its item is stalled.
 		return work("requeue", "Try again now…")
-	case step.Owner != "" && (step.State == api.StepStateInProgress || step.State == api.StepStateAwaitingAck):
+	case step.State == api.StepStateFailedRetry: // Its item has ended, which keeps its owner, or there is none.
+		next := []any{"job", found.JobID, "tenant_id", found.TenantID}
+		return []diagnosis.Action{{Text: "Try again now…", Page: "do/outbox-retry", Query: next, Form: true}}
+	case step.WorkID != "" && step.Owner != "" && (step.State == api.StepStateInProgress || step.State == api.StepStateAwaitingAck):
 		return work("stall", "Take from its worker…")
 	default:
 		return nil

@@ -90,8 +90,20 @@ func TestJob_OffersWhatHelps(t *testing.T) {
 			[]string{"/ui/do/work-stall?job=j1&amp;work=j1.1.1"}, "work-requeue"},
 		"in backoff": {api.JobStateInProgress, func(j *api.Job) {
 			wait(j, api.WaitingReasonBackoff)
-			j.Steps[1].WorkID, j.Steps[1].State = "j1.1.1", api.StepStateFailedRetry
-		}, []string{"/ui/do/work-requeue?job=j1&amp;work=j1.1.1", "Try again now…"}, "work-stall"},
+			j.Steps[1].WorkID, j.Steps[1].State = "j1.1.1", api.StepStateFailedRetry // Its worker has ended the item.
+		}, []string{"/ui/do/outbox-retry?job=j1&amp;tenant_id=tenant_a", "Try again now…"}, "/ui/do/work-"},
+		"in backoff on Service Bus": {api.JobStateInProgress, func(j *api.Job) {
+			wait(j, api.WaitingReasonBackoff)
+			j.Steps[1].Owner, j.Steps[1].State = "", api.StepStateFailedRetry
+		}, []string{"/ui/do/outbox-retry?job=j1&amp;tenant_id=tenant_a", "Try again now…"}, "/ui/do/work-"},
+		"stalled": {api.JobStateInProgress, func(j *api.Job) {
+			wait(j, api.WaitingReasonBackoff)
+			j.Steps[1].WorkID, j.Steps[1].Owner, j.Steps[1].State = "j1.1.1", "", api.StepStateFailedRetry
+		}, []string{"/ui/do/work-requeue?job=j1&amp;work=j1.1.1", "Try again now…"}, "outbox-retry"},
+		"withdrawn": {api.JobStatePaused, func(j *api.Job) {
+			wait(j, api.WaitingReasonJobPaused)
+			j.Steps[1].State = api.StepStateFailedRetry
+		}, []string{"Resume…"}, "Try again now…"},
 		"no worker": {api.JobStateDispatching, func(j *api.Job) { wait(j, api.WaitingReasonNoWorker) }, []string{`primary" href="/ui/services/o%2Fcr"`, "See the workers"}, ""},
 		"failed": {api.JobStateFailedFinal, func(j *api.Job) {
 			j.ErrorCode, j.ErrorMessage = "bad_scan", hostile

@@ -363,10 +363,14 @@ func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
 	})
 	has(t, b.get(t, "/ui/do/outbox-retry"), "lucius outbox retry --all")
 	has(t, b.get(t, "/ui/do/outbox-retry?lane=7&tenant_id=acme"), "lucius outbox retry --tenant acme --lane 7")
-	b.submits(t, "outbox-retry", url.Values{"job": {"j1"}, "tenant_id": {"acme"}})
+	if to := b.submits(t, "outbox-retry", url.Values{"job": {"j1"}, "tenant_id": {"acme"}}); to != "/ui/jobs/j1" {
+		t.Errorf("it leads to %s", to)
+	}
 	b.asks(t, `POST /v1/admin/outbox/retry {"jobId":"j1","tenant_id":"acme"}`)
 	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{Matched: 1, Skipped: []api.OutboxSkip{{Reason: "it was sent"}}})
 	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "None of 1 became due: it was sent")
+	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{})
+	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "Nothing waits for its dispatch.")
 	has(t, b.get(t, "/ui/do/work-stall?work=w1"), "It is running by &lt;worker&gt;, rev 5.", "lucius work stall w1 --expected-rev 5",
 		`name="rev" value="5"`, `name="key" value="`)
 	seen := url.Values{"work": {"w1"}, "job": {"j1"}, "reason": {"lost"}, "rev": {"4"}, "key": {"k1"}}

@@ -113,10 +113,13 @@ func retryOutbox(r *request) (deed, error) {
 	}
 	would.do = func(ctx context.Context, _ string) (string, error) {
 		done, err := call[api.OutboxRetryResult](r.api.RetryOutbox(ctx, request))
-		if err == nil && len(done.Skipped) > 0 && done.Retried == 0 {
-			return "", badInput(fmt.Sprintf("None of %d became due: %s", done.Matched, done.Skipped[0].Reason))
+		switch {
+		case err == nil && done.Matched == 0:
+			err = badInput("Nothing waits for its dispatch.")
+		case err == nil && len(done.Skipped) > 0 && done.Retried == 0:
+			err = badInput(fmt.Sprintf("None of %d became due: %s", done.Matched, done.Skipped[0].Reason))
 		}
-		return link("outbox"), err
+		return r.back("outbox"), err
 	}
 	return would, nil
 }
