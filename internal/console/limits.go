@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,10 +167,19 @@ func setLimit(r *request) (deed, error) {
 	at := limitScopeOf(r)
 	starts := strings.ReplaceAll(r.FormValue("starts"), " ", "")
 	running := strings.ReplaceAll(r.FormValue("running"), " ", "")
+	if r.Method != http.MethodPost && !at.Asked { // What the form leaves out is no longer limited.
+		set, err := call[api.StartLimit](r.api.GetLimit(r.Context(), at.ID))
+		if err != nil && !isMissing(err) {
+			return deed{}, err
+		}
+		row := limitRow{StartLimit: set}
+		starts, running = row.Given(), row.Most()
+	}
 	return deed{
 		Title: "Limit " + at.words() + "?", Button: "Limit", NeedsReason: true, First: at.first("starts"),
 		Text: "Workers get at most so many items in any window of time, or hold at most so many at once. The others stay queued. " +
-			"A limit of starts bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother.",
+			"A limit of starts bounds and does not smooth: of 600/1m all 600 may start in one second; 50/5s is smoother. " +
+			"It replaces the limit that the scope has: what is empty is no longer limited.",
 		Command: diagnosis.Command("limit set", slices.Concat([]string{cmp.Or(at.ID, "LIMIT")},
 			diagnosis.Flag("starts", starts), diagnosis.Flag("running", running))...),
 		Fields: append(at.fields(r), field{

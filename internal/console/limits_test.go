@@ -37,7 +37,7 @@ func TestLimits_ShowsUseAndClosures(t *testing.T) {
 		"5 of 5 used in 1s, none is free now", "&lt;script&gt;",
 		"<b>Service ocr</b> is closed, and opens <time", "in 5 min</time>", "by ops-2: “the vendor answers 503”",
 		"/ui/do/limit-open?limit=service%3Aocr", "/ui/do/limit-close?limit=service%3Aocr",
-		"/ui/do/limit-set?limit=service%3Aextract&amp;starts=5%2F1s", "/ui/do/limit-delete?limit=service%3Aextract", "lucius limit list")
+		"/ui/do/limit-set?limit=service%3Aextract", "/ui/do/limit-delete?limit=service%3Aextract", "lucius limit list")
 	hasNot(t, page, hostile, "/ui/do/limit-delete?limit=service%3Aocr")
 	if strings.Index(page, "Service ocr") > strings.Index(page, "Service embed") {
 		t.Error("what is closed must come first")
@@ -75,12 +75,15 @@ func TestLimits_AreSetAndDeleted(t *testing.T) {
 	b := newBrowser(t, map[string]any{
 		"PUT /v1/admin/limits/service:ocr": api.StartLimit{}, "PUT /v1/admin/limits/" + id: api.StartLimit{},
 		"DELETE /v1/admin/limits/service:ocr": api.StartLimit{},
+		"GET /v1/admin/limits/service:ocr":    api.StartLimit{Starts: &api.Starts{Count: 600, Window: "1m"}, MaxRunning: 40},
 	})
 	has(t, b.get(t, "/ui/do/limit-set"), "Limit a service?", `name="running"`, `name="service"`, `name="step_type"`, `name="tenant_id"`,
 		"lucius limit set LIMIT --reason WHY")
-	form := b.get(t, "/ui/do/limit-set?limit=service:ocr&starts=600/1m")
-	has(t, form, "Limit service:ocr?", `value="600/1m"`, "lucius limit set service:ocr --starts 600/1m --reason WHY")
+	form := b.get(t, "/ui/do/limit-set?limit=service:ocr")
+	has(t, form, "Limit service:ocr?", `value="600/1m"`, `value="40"`, "lucius limit set service:ocr --starts 600/1m --running 40 --reason WHY",
+		"what is empty is no longer limited")
 	hasNot(t, form, `name="service"`)
+	has(t, b.get(t, "/ui/do/limit-set?limit=service:new"), "Limit service:new?", "lucius limit set service:new --reason WHY")
 	if to := b.submits(t, "limit-set", url.Values{"limit": {"service:ocr"}, "starts": {"600 / 1m"}, "reason": {"quota"}}); to != "/ui/limits" {
 		t.Errorf("it leads to %s", to)
 	}
