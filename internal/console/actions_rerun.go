@@ -160,6 +160,10 @@ func rerunJob(r *request) (deed, error) {
 				return "", err
 			}
 			made, err := call[api.CommandAccepted](r.api.RerunJob(ctx, id, q))
+			corrected := len(resolved) > 0 || !slices.Equal(e.args(), diagnosis.Flag("from", e.from))
+			if err == nil && made.Replayed && corrected {
+				err = badInput("No other rerun was made: job " + made.JobID + " exists already, with the changes that it was made with.")
+			}
 			return link("jobs/" + made.JobID), err
 		},
 	}, nil

@@ -51,6 +51,23 @@ func TestRerun_ShowsWhatChangesFirst(t *testing.T) {
 	has(t, b.sendsForm("job-rerun", look).Body.String(), "Its newest rerun is still running: <a href=\"/ui/jobs/j8\">")
 }
 
+// A rerun with corrections is not answered by the page of an earlier one, which may lack them.
+func TestRerun_SaysThatItsCorrectionsMadeNoOther(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/jobs/j1": runningJob(), "POST /v1/jobs/j1:rerun": api.CommandAccepted{JobID: "j8", Replayed: true},
+	})
+	for name, value := range map[string]string{
+		"payload_patch": `{"a":1}`, "from_step": "ocr", "callbacks": "none", "protocol": "current", "priority": "bulk", "resolve:extract": "s3://b/hand",
+	} {
+		page := b.sendsForm("job-rerun", url.Values{"job": {"j1"}, "from": {"failed"}, name: {value}}).Body.String()
+		has(t, page, `role="alert">No other rerun was made: job j8 exists already`)
+	}
+	if to := b.submits(t, "job-rerun", url.Values{"job": {"j1"}, "from": {"start"}}); to != "/ui/jobs/j8" {
+		t.Errorf("without corrections it leads to %q", to)
+	}
+}
+
 // What a dry run refuses is said beside the fields that it is about.
 func TestRerun_SaysBesideItsFieldsWhatIsRefused(t *testing.T) {
 	t.Parallel()
