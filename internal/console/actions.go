@@ -58,9 +58,9 @@ func (r *request) MayDo(target string) bool {
 		}
 	case strings.HasPrefix(name, "schedule-"):
 		tenant = scheduleIn(query.Get("schedule")).Tenant
-	case !strings.HasPrefix(name, "inbox"):
+	case !strings.HasPrefix(name, "inbox") && !a.many:
 		// The link to one object does not name its tenant.
-		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "line", "ticked"}, query.Has)
+		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "line"}, query.Has)
 	}
 	if tenant == "" && some {
 		return len(r.tenants(role)) > 0
@@ -88,7 +88,7 @@ func (a *action) authorize(r *request) error {
 	role, query := a.needs(), r.URL.Query()
 	job, _, _ := strings.Cut(cmp.Or(query.Get("job"), query.Get("work"), query.Get("webhook")), ".")
 	may, object := r.MayDo(r.URL.RequestURI()), "what it would change"
-	if line := query.Get("line"); may && job+line != "" && !a.many && !r.May(role, "") && len(r.tenants(api.GrantRoleRead)) > 0 {
+	if line := query.Get("line"); may && job+line != "" && !r.May(role, "") && len(r.tenants(api.GrantRoleRead)) > 0 {
 		tenant, err := r.tenantOf(line, job)
 		if err != nil {
 			return err

@@ -98,6 +98,14 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 			}
 		}
 	}
+	for _, found := range offers("bound", "jobs?tenant_id=tenant_a") { // Operations on ids belong to no tenant.
+		if strings.Contains(found[:strings.Index(found, `"`)], "ticked") {
+			t.Errorf("an operator of one tenant is offered %.60s", found)
+		}
+	}
+	if len(offers("bound", "jobs?tenant_id=tenant_a")) == 0 {
+		t.Error("an operator of one tenant may not act on all jobs that match")
+	}
 	if len(offers("bound", "failures")) == 0 {
 		t.Error("an operator of one tenant may not retry its jobs")
 	}
@@ -110,8 +118,9 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 	foreign.JobID, foreign.TenantID = "j2", "tenant_b"
 	b := newBrowser(t, map[string]any{
 		"GET /v1/jobs/j1": own, "GET /v1/jobs/j2": foreign, "POST /v1/admin/cancellations": api.OperationPreview{Matched: 2},
-		"GET /v1/work/j1.0.1": api.WorkItem{WorkID: "j1.0.1"},
-		"GET /v1/lines/l1":    blockedLine(), "GET /v1/lines/l2": api.Line{LineID: "l2", TenantID: "tenant_b"},
+		"POST /v1/admin/retries": api.OperationPreview{Matched: 2},
+		"GET /v1/work/j1.0.1":    api.WorkItem{WorkID: "j1.0.1"},
+		"GET /v1/lines/l1":       blockedLine(), "GET /v1/lines/l2": api.Line{LineID: "l2", TenantID: "tenant_b"},
 	})
 	status := func(token, target string) int {
 		b.token = token
@@ -136,6 +145,7 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 		"job-cancel?job=j1": 200, "job-rerun?job=j1": 200, "work-stall?work=j1.0.1&job=j1": 200, "webhook-replay?webhook=j1.0": 200,
 		"job-cancel?job=j2": 403, "job-rerun?job=j2": 403, "work-stall?work=j2.0.1": 403, "webhook-replay?webhook=j2.0": 403,
 		"job-cancel?job=missing": 404, "jobs-cancel?tenant_id=tenant_a": 200, "jobs-cancel?tenant_id=tenant_b": 403, "jobs-cancel": 403,
+		"jobs-cancel?ticked=1&job=j1": 403, "retry?ticked=1&job=j1": 403, "retry?tenant_id=tenant_a": 200,
 		"outbox-retry?tenant_id=tenant_a": 200, "outbox-retry": 403, "outbox-retry?job=j2": 403,
 		"dispatch-pause": 200, "dispatch-pause?tenant=tenant_a": 200, "dispatch-pause?kind=tenant&name=tenant_a": 200,
 		"dispatch-pause?tenant=tenant_b": 403, "dispatch-pause?kind=tenant&name=tenant_b": 403, "dispatch-pause?service=ocr": 403,
