@@ -167,6 +167,14 @@ func bulk(r *request, would deed, begin beginBulk) deed {
 			return "", badInput("Wait for the count.")
 		case shown > mostUntyped && typed != strconv.Itoa(shown):
 			return "", badInput("Type how many jobs it changes, " + diagnosis.Number(shown) + ", or try three first.")
+		case shown > 0: // The operation selects the jobs that match now, and the form may have been open for long.
+			preview, err := call[api.OperationPreview](begin(ctx, nil, true, 0, ""))
+			if n := min(preview.Matched, api.MaxBulkJobs); err == nil && n > mostUntyped && n > shown+shown/10 {
+				err = badInput("Now " + diagnosis.Counted(n, "job matches", "jobs match") + ", many more than when they were counted.")
+			}
+			if err != nil {
+				return "", err
+			}
 		}
 		op, err := call[api.Operation](begin(ctx, &key, false, limit, reason))
 		return link("operations/" + op.OperationID), err

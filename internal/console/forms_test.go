@@ -196,6 +196,20 @@ func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
 	b.asks(t, `POST /v1/admin/cancellations {"job_ids":["j1","j2","j3"],"reason":"wrong"}`)
 }
 
+// A form that stood open while many more jobs came starts nothing that its user did not see.
+func TestDialog_CountsAgainIfManyMoreMatch(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 9000}})
+	form := url.Values{"service": {"ocr"}, "reason": {"wrong"}, "shown": {"12"}}
+	has(t, b.sendsForm("jobs-cancel", form).Body.String(), "Now 9,000 jobs match, many more than when they were counted.", "Counting the jobs…")
+	if asked := b.requests(); len(asked) != 1 || !strings.Contains(asked[0], `"dry_run":true`) {
+		t.Errorf("the API is asked %q", asked)
+	}
+	form["shown"], form["typed"] = []string{"8500"}, []string{"8500"}
+	b.sendsForm("jobs-cancel", form)
+	b.asks(t, `POST /v1/admin/cancellations {"reason":"wrong","service":"ocr"}`)
+}
+
 // A dialog starts nothing before its user has seen the count.
 func TestDialog_WaitsForItsCount(t *testing.T) {
 	t.Parallel()
