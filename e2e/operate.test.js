@@ -67,6 +67,10 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Change of the payload").fill('{"language": "de"}');
   await dialog.getByText(`--patch '{"language": "de"}'`).waitFor();
+  await dialog.getByLabel("Or from the step").selectOption("ocr");
+  assert.match(await dialog.locator(".command code").innerText(), /^(?!.*--from ).* --from-step ocr/, "the command takes one of both");
+  await dialog.getByLabel("Or from the step").selectOption("");
+  await dialog.getByText("--from failed").waitFor();
   await dialog.getByRole("button", { name: "Show what changes" }).click();
   const change = dialog.getByRole("listitem").filter({ hasText: "/payload/language" });
   await change.getByText('"en"').waitFor();

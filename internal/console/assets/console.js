@@ -252,6 +252,7 @@
       line = line.replace(new RegExp(` --${flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`, "g"), "");
     }
     for (const input of flags) {
+      if (input.name === "from" && form.elements.namedItem("from_step").value.trim()) continue; // The command takes one of both.
       const value = input.value.trim() || (input.required ? "WHY" : "");
       if (value) line += ` --${input.dataset.flag} ${quoted((input.dataset.prefix ?? "") + value + (input.dataset.unit ?? ""))}`;
     }
