@@ -105,6 +105,13 @@ func TestSchedule_ShowsItsTimesAndHistory(t *testing.T) {
 	hasNot(t, b.get(t, "/ui/schedules/tenant_a/nightly"), `aria-label="Calendar"`)
 }
 
+// A tenant may have any printable character in its name but a slash.
+func TestSchedule_OfATenantWithAnOddName(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/schedules/a#b?%41/nightly": nightly(), "GET /v1/schedules/a#b?%41/nightly/fires": history()})
+	has(t, b.get(t, "/ui/schedules/a%23b%3F%2541/nightly"), `href="/ui/schedules/a%23b%3F%2541/nightly?page_token=n1"`)
+}
+
 func TestScheduleForms(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{

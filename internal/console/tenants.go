@@ -50,7 +50,7 @@ func (r *request) more(token string) string {
 	}
 	query := r.URL.Query()
 	query.Set("page_token", token)
-	return r.URL.Path + "?" + query.Encode()
+	return r.URL.EscapedPath() + "?" + query.Encode()
 }
 
 // pageToken returns the token of the page that the request asks for, nil for the first.
