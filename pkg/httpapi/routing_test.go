@@ -14,7 +14,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{
 		"GET //", "GET /v1", "GET /v2/jobs/j1", "GET /v1/jobs/", "GET /v1/jobs/j1/", "GET /v1/jobs/j1/step",
-		"GET /v1//jobs/j1", "GET /v1/../v1/jobs/j1", "POST /v1/jobs/a%2Fb:cancel", "GET /ui",
+		"GET /v1//jobs/j1", "GET /v1/../v1/jobs/j1", "POST /v1/jobs/a%2Fb:cancel", "PUT /v1/schedules/acme%2Feu/nightly", "GET /ui",
 	} {
 		method, path := split(target)
 		response := newHarness(t).do(t, method, path, "")

@@ -904,7 +904,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -936,7 +937,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -967,7 +969,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -999,7 +1002,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -1036,7 +1040,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -1073,7 +1078,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -1104,7 +1110,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -1136,7 +1143,8 @@ export interface paths {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -7707,7 +7715,8 @@ export interface components {
          */
         PauseId: string;
         /**
-         * @description The tenant.
+         * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+         *     matched, so that its path gets 404 `not_found`.
          * @example tenant_a
          */
         TenantId: string;
@@ -9115,7 +9124,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9160,7 +9170,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9215,7 +9226,8 @@ export interface operations {
             };
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9280,7 +9292,8 @@ export interface operations {
             };
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9335,7 +9348,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9380,7 +9394,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9431,7 +9446,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9469,7 +9485,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9507,7 +9524,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
@@ -9562,7 +9580,8 @@ export interface operations {
             header?: never;
             path: {
                 /**
-                 * @description The tenant.
+                 * @description The tenant. One with a `/` in its name has no schedules: paths are decoded before they are
+                 *     matched, so that its path gets 404 `not_found`.
                  * @example tenant_a
                  */
                 tenantId: components["parameters"]["TenantId"];
