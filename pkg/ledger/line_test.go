@@ -36,7 +36,7 @@ func ordered(name string, mode statemachine.OrderMode) ledger.Command {
 //
 //	accept NAME [newest|reject|continue|cancel|in DURATION|expires DURATION]…
 //	end|fail|cancel|pause|resume|release|purge NAME
-//	rerun|restart NAME NEW
+//	rerun|restart|newest NAME NEW
 //	wait DURATION
 //	want NAME=STATE…      waits, parked, runs, paused, done, failed, cancelled, superseded, expired
 //	places N              how many places the line has
@@ -107,9 +107,12 @@ func (s *lineScript) act(words []string) error {
 	case "reschedule":
 		at := time.Now().Add(s.duration(words[2])).UTC().Truncate(time.Millisecond)
 		s.Apply(s.jobs[name], statemachine.Reschedule{NotBefore: &at})
-	case "rerun", "restart":
-		from := map[string]ledger.RerunFrom{"rerun": ledger.FromFailed, "restart": ledger.FromStart}[words[0]]
-		accepted, err := s.Rerun(s.t.Context(), ledger.Rerun{JobID: s.jobs[name], From: from})
+	case "rerun", "restart", "newest":
+		rerun := ledger.Rerun{JobID: s.jobs[name], From: ledger.FromFailed, Newest: words[0] == "newest"}
+		if words[0] == "restart" {
+			rerun.From = ledger.FromStart
+		}
+		accepted, err := s.Rerun(s.t.Context(), rerun)
 		if err == nil {
 			s.jobs[words[2]] = accepted.Job.ID
 		}
@@ -287,6 +290,41 @@ func TestLine(t *testing.T) {
 			end a4
 			want b=runs
 			places 1`,
+		"a failed rerun is rerun although another rerun waits for its line": `
+			accept a
+			accept b
+			fail a
+			rerun a a2
+			restart a a3
+			fail a2
+			want b=waits a3=waits
+			newest a2 a4
+			want a4=runs b=waits a3=waits
+			newest a2 again
+			want again=runs
+			fail a4
+			newest a a5
+			want a5=runs b=waits a3=waits
+			end a5
+			end b
+			newest a again
+			end again
+			want a3=done
+			places 0`,
+		"a cancelled rerun is rerun although another rerun waits for its line": `
+			accept a
+			accept b
+			fail a
+			rerun a a2
+			restart a a3
+			cancel a2
+			pause a3
+			newest a2 a4
+			want a4=runs b=waits a3=paused
+			cancel a4
+			newest a a5
+			want a5=runs b=waits
+			places 3`,
 		"a cancelled rerun leaves the failure": `
 			accept a
 			accept b

@@ -64,8 +64,9 @@ func (r *Rerun) Start(old *statemachine.Aggregate, steps []statemachine.Step) (i
 // Rerun creates a new job from one that has ended, with the steps, policies and payload that the
 // old one was accepted with, as far as Edit does not change them. There is one new job for each old
 // job, starting point and digest: a repeat is a replay. With Newest, a live job at the end of the
-// chain is the answer, and a rerun that was cancelled is rerun itself in place of its replay. It
-// returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors of Edit, and those of
+// chain is the answer, unless it waits for an older job of the chain that blocks their line, which is
+// rerun then. A rerun that was cancelled is rerun itself in place of its replay. It returns
+// [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors of Edit, and those of
 // [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	plan, err := l.PlanRerun(ctx, r)
@@ -110,7 +111,11 @@ func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err er
 	}
 	old := &agg.Job
 	if plan.Old = agg; r.Newest && !old.State.Terminal() {
-		return plan, nil
+		if plan.Old, err = l.firstOfChain(ctx, agg); err != nil || !plan.Old.Job.State.Terminal() {
+			return plan, err
+		}
+		r.JobID, r.Newest = plan.Old.Job.ID, false // It blocks the line: only its own rerun takes its place.
+		return l.PlanRerun(ctx, r)
 	}
 	command := &Command{
 		Job: statemachine.Job{
@@ -186,6 +191,25 @@ func (l *Ledger) newest(ctx context.Context, agg *statemachine.Aggregate) (*stat
 			return nil, err
 		}
 	}
+}
+
+// firstOfChain returns the job that has the first place of the line in which this job waits, if both are in
+// one chain of reruns; else this job. The job at the first place is live, or blocks the line.
+func (l *Ledger) firstOfChain(ctx context.Context, agg *statemachine.Aggregate) (*statemachine.Aggregate, error) {
+	if agg.Job.Place.Line == "" || !agg.Job.Waits() {
+		return agg, nil
+	}
+	first, err := l.FirstInLine(ctx, agg.Job.Place.Line)
+	if err != nil || first == nil || first.Job.ID == agg.Job.ID {
+		return agg, err
+	}
+	chain, _, err := l.Lineage(ctx, agg.Job.ID, 1000)
+	for _, of := range chain {
+		if of.Job.ID == first.Job.ID && of.Job.Standing() != statemachine.PlaceGone {
+			return of, err
+		}
+	}
+	return agg, err
 }
 
 // Lineage returns the jobs that repeat each other with this one, oldest first, at most that many, and

@@ -3927,7 +3927,8 @@ export interface components {
             resolve?: components["schemas"]["ResolvedStep"][];
             protocol?: components["schemas"]["RerunProtocol"];
             /**
-             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer. Once the new
+             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer, unless it waits
+             *     for an older job of the chain that blocks their line: that one is rerun then. Once the new
              *     job has ended, a repeated request makes another one: only one that names the last job
              *     itself, without this, may be repeated safely.
              * @example true
