@@ -159,7 +159,8 @@ func isLineBusy(err error) bool {
 	return busy
 }
 
-// The purge of a job that blocks its line is put off, so that many of them do not keep the purge busy.
+// The purge of a job that blocks its line is put off, so that many of them do not keep the purge busy. After
+// the release the job can be rerun for as long as its retention.
 func TestLine_PurgeOfAJobThatBlocks(t *testing.T) {
 	t.Parallel()
 	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
@@ -185,6 +186,15 @@ func TestLine_PurgeOfAJobThatBlocks(t *testing.T) {
 			time.Sleep(time.Minute)
 			purge(ledger.PurgeLater)
 			s.play(`release a`)
+			time.Sleep(time.Minute)
+			purge(ledger.PurgeLater)
+			s.play(`
+				rerun a a2
+				want a2=runs`)
+			time.Sleep(58 * time.Minute)
+			if due := s.Entries(ledger.Retention, time.Now()); len(due) != 0 {
+				t.Errorf("%d entries are due within an hour of the release", len(due))
+			}
 			time.Sleep(time.Minute)
 			purge(ledger.PurgeDone)
 			if _, err := s.Job(t.Context(), s.jobs["a"]); !errors.Is(err, ledger.ErrJobNotFound) {

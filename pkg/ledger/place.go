@@ -400,16 +400,3 @@ func (l *Ledger) fireRelease(ctx context.Context, entry Entry, s *snapshot) (Fir
 	}
 	return Stale, Result{}, l.drop(ctx, entry)
 }
-
-// keepsPlace reports whether a place of the line names an ended job, which then may not be purged: the
-// place blocks, or the job's rerun has it.
-func (l *Ledger) keepsPlace(ctx context.Context, job *statemachine.Job) (bool, error) {
-	if job.Place.Line == "" {
-		return false, nil
-	}
-	if err := l.follow(ctx, job, nil); err != nil {
-		return false, err
-	}
-	p, err := l.readPlace(ctx, job.Place)
-	return p != nil && (p.JobID == job.ID || p.Took == job.ID), err
-}

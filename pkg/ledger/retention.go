@@ -68,14 +68,41 @@ func (l *Ledger) purgeEntry(job *statemachine.Job, due time.Time) tablestore.Op 
 	return l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})
 }
 
-// putOff writes an entry that purges a job again within [purgeAgain]. Replicas that put off one entry at the
+// putOff writes an entry that purges a job of a line later; none if the job may be purged. It is put off while
+// a place names the job, which blocks the line or whose rerun has the place. The retention of a job that was
+// released counts from the release, so that it can still be rerun. Replicas that put off one entry at the
 // same time write the same row. It is never the old entry's, not even if the clock has gone back.
-func (l *Ledger) putOff(job *statemachine.Job, old time.Time) tablestore.Op {
+func (l *Ledger) putOff(ctx context.Context, job *statemachine.Job, old time.Time) (tablestore.Batch, error) {
+	if job.Place.Line == "" {
+		return nil, nil
+	}
+	if err := l.follow(ctx, job, nil); err != nil {
+		return nil, err
+	}
 	now := tablestore.Now()
 	if now.Before(old) {
 		now = old
 	}
-	return l.purgeEntry(job, now.Add(purgeAgain).Truncate(purgeAgain))
+	p, err := l.readPlace(ctx, job.Place)
+	switch {
+	case err != nil:
+		return nil, err
+	case p != nil && (p.JobID == job.ID || p.Took == job.ID):
+		return tablestore.Batch{l.purgeEntry(job, now.Add(purgeAgain).Truncate(purgeAgain))}, nil
+	case job.Standing() != statemachine.PlaceBlocks:
+		return nil, nil
+	}
+	rejected, err := l.Rejected(ctx, job.ID)
+	released := *job
+	for i := range rejected {
+		if rejected[i].Kind == kindRelease {
+			released.CompletedAt = rejected[i].At
+		}
+	}
+	if due := l.purgeAt(&released); due.After(now) {
+		return tablestore.Batch{l.purgeEntry(job, due)}, err
+	}
+	return nil, err
 }
 
 // retainTombstone deletes the index rows of an abandoned accept, and writes the entry that
@@ -114,7 +141,7 @@ const (
 	// PurgeDone: the job and all its rows are deleted.
 	PurgeDone Purged = iota + 1
 	// PurgeLater: the retention is longer than when the job ended, the work after its end is not
-	// done, or the job blocks its line.
+	// done, or the job blocks its line or was released from it within the retention.
 	PurgeLater
 	// PurgeNever: the job may not be purged.
 	PurgeNever
@@ -137,8 +164,8 @@ const (
 	// purgeHold is how long the job of a tombstone is left to the process that began to purge
 	// it. After that, the process is taken to have crashed.
 	purgeHold = 30 * time.Second
-	// purgeAgain is how long the purge of a job is put off, at most, that keeps its place in a line. A line may be
-	// blocked for months.
+	// purgeAgain is how long the purge of a job is put off, at most, that a place of its line names. A line may
+	// be blocked for months.
 	purgeAgain = time.Minute
 )
 
@@ -191,7 +218,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	for i := range entries {
 		last[entries[i].JobID] = i
 	}
-	snapshots, keeps := make([]snapshot, len(entries)), make([]bool, len(entries))
+	snapshots, later := make([]snapshot, len(entries)), make(tablestore.Stage, len(entries))
 	for i := range entries {
 		s := &snapshots[i]
 		s.job, results[i] = jobs[0][i], PurgeResult{Outcome: PurgeElsewhere}
@@ -200,7 +227,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 			results[i].Outcome = l.purgeable(s)
 		}
 		if results[i] == (PurgeResult{Outcome: PurgeDone}) && !s.head.Tombstone {
-			if keeps[i], results[i].Err = l.keepsPlace(ctx, &s.agg.Job); keeps[i] {
+			if later[i], results[i].Err = l.putOff(ctx, &s.agg.Job, entries[i].Due); later[i] != nil {
 				results[i].Outcome = PurgeLater
 			}
 		}
@@ -235,8 +262,8 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		case result.Outcome == PurgeDone && named[i].ETag != "":
 			result.Outcome = PurgeLater // The work after the end is not done; it would continue after the purge.
 			continue
-		case keeps[i]:
-			batches = append(batches, tablestore.Batch{l.putOff(&s.agg.Job, entries[i].Due)})
+		case later[i] != nil:
+			batches = append(batches, later[i])
 		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
 			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
@@ -340,11 +367,11 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 		case !errors.Is(err, tablestore.ErrNotFound):
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}
-		switch keeps, err := l.keepsPlace(ctx, &s.agg.Job); {
+		switch later, err := l.putOff(ctx, &s.agg.Job, entry.Due); {
 		case err != nil:
 			return 0, err
-		case keeps:
-			if _, err := l.store.Commit(ctx, tablestore.Batch{l.putOff(&s.agg.Job, entry.Due)}); err != nil {
+		case later != nil:
+			if _, err := l.store.Commit(ctx, later); err != nil {
 				return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
 			}
 			return PurgeLater, l.drop(ctx, entry)
