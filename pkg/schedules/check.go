@@ -107,8 +107,18 @@ func (s *Service) checkCommand(def *Definition, at time.Time) error {
 		}
 		return &inCommand
 	}
-	if err == nil && submission.Ordered() && def.Overlap != OverlapQueue && def.Overlap != OverlapAllow {
-		return &InvalidError{"/overlap", "must be queue or allow, because the command has an order key of its own"}
+	if err == nil {
+		err = def.checkOverlap(submission)
 	}
 	return err
+}
+
+// checkOverlap refuses a command that has its own line if the overlap is one that only a line of the schedule has.
+func (d *Definition) checkOverlap(submission *commands.Submission) error {
+	if !submission.Ordered() || d.Overlap == OverlapQueue || d.Overlap == OverlapAllow {
+		return nil
+	}
+	return &apierror.Error{Code: apierror.ScheduleInvalid, Errors: []apierror.Violation{{
+		Pointer: "/overlap", Message: "must be queue or allow, because the command has an order key of its own",
+	}}}
 }

@@ -333,6 +333,9 @@ func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledg
 		return nil, err
 	}
 	submission, err := s.cfg.Commands.Prepare(body, commands.Headers{}, func(string) error { return nil })
+	if err == nil { // The protocol may have got an order key since the definition was checked.
+		err = def.checkOverlap(submission)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -343,6 +344,35 @@ func TestSchedule_OverlapIsALine(t *testing.T) {
 				h.create(def)
 				h.run(4*time.Minute + 59*time.Second)
 				h.want(want...)
+			})
+		})
+	}
+}
+
+// A protocol that gets an order key takes the commands out of the line of the schedule. An overlap that only that
+// line has is then refused for each occurrence, as a new definition is, and not ignored.
+func TestSchedule_RefusesAnOverlapThatTheProtocolTakesAway(t *testing.T) {
+	t.Parallel()
+	for overlap, want := range map[schedules.Overlap]schedules.Outcome{
+		schedules.OverlapSkip: schedules.Refused, schedules.OverlapCancel: schedules.Refused,
+		schedules.OverlapQueue: fired, schedules.OverlapAllow: fired,
+	} {
+		t.Run(string(overlap), func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				def := minutely()
+				def.Overlap = overlap
+				h.create(def)
+				h.protocol.Swap(registry(t, protocol+"order: {key: /for}\n"))
+				h.run(time.Minute + time.Second)
+				h.want(want)
+				bad := want == schedules.Refused
+				if fire := h.history()[0]; (fire.Code == string(apierror.ScheduleInvalid)) != bad || (fire.JobID == "") != bad {
+					t.Errorf("history is %+v", fire)
+				}
+				if _, err := h.ctl.Edit(t.Context(), nightly, def); (err != nil) != bad {
+					t.Errorf("edit: %v", err)
+				}
 			})
 		})
 	}
