@@ -87,8 +87,8 @@ func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statema
 // operation.
 const OperationTag = statemachine.SystemTag + "operation"
 
-// rerun reruns an ended job. A job that a filter selected can only have this rerun if that was
-// cancelled; then the cancelled one is rerun instead.
+// rerun reruns an ended job. If this rerun exists and was cancelled, but was not made by this operation, the
+// cancelled one is rerun instead.
 func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 	rerun := w.op.rerun(item.JobID)
 	rerun.Actor, rerun.RequestID, rerun.Reason = w.op.Actor, w.op.ID, w.op.Reason
@@ -105,7 +105,7 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 				return w.refused(ctx, item, err)
 			}
 		}
-		if !own && !w.op.Named && accepted.Job.State == statemachine.JobCancelled {
+		if !own && accepted.Job.State == statemachine.JobCancelled {
 			continue // Without an outcome: the next rerun may have to wait.
 		}
 		if item.Outcome = ItemRepeated; own {

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // A filter selects only jobs that are FAILED_FINAL, whatever the index says; a cancelled job
@@ -59,23 +60,65 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	}
 }
 
-// A failure whose rerun was cancelled is unresolved again, so a filter selects it.
-func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
+// A failure whose rerun was cancelled is unresolved again, so a filter selects it, and its name reruns it.
+func TestBulk_RerunsACancelledRerun(t *testing.T) {
 	t.Parallel()
-	w := open(t, ledgertest.Split())
-	id := w.fail("t", "x")
-	there := w.RerunOf(id, ledger.FromFailed)
-	w.Apply(there, statemachine.Cancel{})
-	op := create(t, w.Operations, "", background.BulkRequest{})
-	runOnce(t, runner(t, w.Operations))
-	page := get(t, w.Operations, op.ID)
-	if len(page.Items) != 1 || page.Items[0].Outcome != background.ItemApplied {
-		t.Fatalf("items %+v", page.Items)
+	for name, named := range map[string]bool{"by filter": false, "by name": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := open(t, ledgertest.Split())
+			id := w.fail("t", "x")
+			there := w.RerunOf(id, ledger.FromFailed)
+			w.Apply(there, statemachine.Cancel{})
+			request := background.BulkRequest{}
+			if named {
+				request.JobIDs = []string{id}
+			}
+			op := create(t, w.Operations, "", request)
+			runOnce(t, runner(t, w.Operations))
+			page := get(t, w.Operations, op.ID)
+			if len(page.Items) != 1 || page.Items[0].Outcome != background.ItemApplied {
+				t.Fatalf("items %+v", page.Items)
+			}
+			agg := w.Read(page.Items[0].NewJobID)
+			if agg.Job.State.Terminal() || agg.Job.RerunOf != there {
+				t.Errorf("the rerun is %+v", agg)
+			}
+		})
 	}
-	agg := w.Read(page.Items[0].NewJobID)
-	if agg.Job.State.Terminal() || agg.Job.RerunOf != there {
-		t.Errorf("the rerun is %+v", agg)
-	}
+}
+
+// A process crashes after it has rerun the cancelled rerun of a named job, and that rerun is cancelled too before
+// another process takes over. It is recognised, and not rerun itself.
+func TestBulk_ATakeoverKnowsItsRerunOfACancelledRerun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := ledgertest.Split()
+		store, faults := storetest.Faulty(mem)
+		w := open(t, mem)
+		id := w.fail("t", "x")
+		there := w.RerunOf(id, ledger.FromFailed)
+		w.Apply(there, statemachine.Cancel{})
+		op := create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
+		tries := 0
+		dying := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+			Ledger: w.Ledger, Store: store, Table: table, Commands: &telltale{accepting(t, w.Ledger), func() {
+				if tries++; tries == 2 { // The first try finds the cancelled rerun.
+					faults.Plan(crash)
+				}
+			}},
+		})
+		runOnce(t, runner(t, dying))
+		made, err := w.SupersededBy(t.Context(), &w.Read(id).Job)
+		musttest.NoError(t, err)
+		w.Apply(made, statemachine.Cancel{})
+		time.Sleep(time.Minute)
+		runOnce(t, runner(t, w.Operations))
+		page, jobs := get(t, w.Operations, op.ID), w.jobsOf(t, "t")
+		if item := page.Items[0]; item.Outcome != background.ItemApplied || item.NewJobID != made || len(jobs) != 3 {
+			t.Errorf("the rerun %s is told as %+v; there are %d jobs", made, item, len(jobs))
+		}
+	})
 }
 
 // fullOnce refuses the first rerun of one job: its tenant is at its limit.
