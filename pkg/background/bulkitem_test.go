@@ -96,7 +96,7 @@ func TestBulk_ATakeoverKnowsItsRerunOfACancelledRerun(t *testing.T) {
 		mem := ledgertest.Split()
 		store, faults := storetest.Faulty(mem)
 		w := open(t, mem)
-		id := w.fail("t", "x")
+		id := w.fail("acme", "x")
 		there := w.RerunOf(id, ledger.FromFailed)
 		w.Apply(there, statemachine.Cancel{})
 		op := create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
@@ -114,7 +114,7 @@ func TestBulk_ATakeoverKnowsItsRerunOfACancelledRerun(t *testing.T) {
 		w.Apply(made, statemachine.Cancel{})
 		time.Sleep(time.Minute)
 		runOnce(t, runner(t, w.Operations))
-		page, jobs := get(t, w.Operations, op.ID), w.jobsOf(t, "t")
+		page, jobs := get(t, w.Operations, op.ID), w.jobsOf(t, "acme")
 		if item := page.Items[0]; item.Outcome != background.ItemApplied || item.NewJobID != made || len(jobs) != 3 {
 			t.Errorf("the rerun %s is told as %+v; there are %d jobs", made, item, len(jobs))
 		}
