@@ -130,9 +130,10 @@ func (c *checker) standing(seq int64, p *placeCopy) string {
 }
 
 func standingOf(row *audit.JobRow) string {
-	failed := row.State == "FAILED_FINAL" && row.Blocks && row.Code != "expired"
+	expired := row.Code == "expired"
+	failed := row.State == "FAILED_FINAL" && row.Blocks && !expired
 	switch {
-	case failed || row.State == "CANCELLED" && row.Place.Took != "":
+	case failed || row.Place.Took != "" && (row.State == "CANCELLED" || expired):
 		return "blocks"
 	case row.Terminal():
 		return "gone"

@@ -124,8 +124,9 @@ func (a *auditor) lineRow(ctx context.Context, row *tablestore.Row) error {
 // leftLine returns when a job ended that had not begun and does not block its line, else the zero time. Its place
 // may be in the middle of the line.
 func (j *JobRow) leftLine() time.Time {
-	failed := j.State == "FAILED_FINAL" && j.Blocks && j.Code != statemachine.ErrorExpired
-	if !j.Terminal() || j.Attempts > 0 || failed || j.State == "CANCELLED" && j.Place.Took != "" {
+	expired := j.Code == statemachine.ErrorExpired
+	failed := j.State == "FAILED_FINAL" && j.Blocks && !expired
+	if !j.Terminal() || j.Attempts > 0 || failed || j.Place.Took != "" && (j.State == "CANCELLED" || expired) {
 		return time.Time{}
 	}
 	return j.Completed

@@ -36,7 +36,7 @@ func ordered(name string, mode statemachine.OrderMode) ledger.Command {
 //
 //	accept NAME [newest|reject|continue|cancel|in DURATION|expires DURATION]…
 //	end|fail|cancel|pause|resume|release|purge NAME
-//	rerun|restart|newest NAME NEW
+//	rerun|restart|newest|dated NAME NEW      a dated rerun begins in an hour, and expires in two
 //	wait DURATION
 //	want NAME=STATE…      waits, parked, runs, paused, done, failed, cancelled, superseded, expired
 //	places N              how many places the line has
@@ -107,10 +107,17 @@ func (s *lineScript) act(words []string) error {
 	case "reschedule":
 		at := time.Now().Add(s.duration(words[2])).UTC().Truncate(time.Millisecond)
 		s.Apply(s.jobs[name], statemachine.Reschedule{NotBefore: &at})
-	case "rerun", "restart", "newest":
+	case "rerun", "restart", "newest", "dated":
 		rerun := ledger.Rerun{JobID: s.jobs[name], From: ledger.FromFailed, Newest: words[0] == "newest"}
-		if words[0] == "restart" {
+		switch words[0] {
+		case "restart":
 			rerun.From = ledger.FromStart
+		case "dated":
+			rerun.Edit = func(_ *statemachine.Aggregate, cmd *ledger.Command) error {
+				cmd.Job.NotBefore = time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+				cmd.Job.NotAfter = cmd.Job.NotBefore.Add(time.Hour)
+				return nil
+			}
 		}
 		accepted, err := s.Rerun(s.t.Context(), rerun)
 		if err == nil {
@@ -337,6 +344,19 @@ func TestLine(t *testing.T) {
 			want b=runs
 			refused release a
 			release a2`,
+		"an expired rerun leaves the failure": `
+			accept a
+			accept b
+			fail a
+			dated a a2
+			pause a2
+			wait 3h
+			want a2=expired b=waits
+			newest a a3
+			want a3=runs b=waits
+			end a3
+			want b=runs
+			places 1`,
 		"a line that continues takes no notice of a failure": `
 			accept a continue
 			accept b

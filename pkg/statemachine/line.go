@@ -98,8 +98,10 @@ func (j *Job) Standing() Standing {
 		return PlaceTurn
 	case !j.State.Terminal():
 		return PlaceHeld
-	case j.State == JobFailedFinal && j.Order.Blocks && j.ErrorCode != ErrorExpired, j.State == JobCancelled && j.Place.Took != "":
-		return PlaceBlocks // A cancelled rerun leaves the failure that it was to repair.
+	case j.State == JobFailedFinal && j.Order.Blocks && j.ErrorCode != ErrorExpired:
+		return PlaceBlocks
+	case j.Place.Took != "" && (j.State == JobCancelled || j.ErrorCode == ErrorExpired):
+		return PlaceBlocks // The failure that this rerun was to repair is left.
 	}
 	return PlaceGone
 }
