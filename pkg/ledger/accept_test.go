@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,9 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
@@ -276,6 +279,49 @@ func TestAccept_AReplicaThatLearnsOfTheLimitLate(t *testing.T) {
 		first = 0.4 // Slot 1 is free.
 		if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) {
 			t.Errorf("a fourth job, limit 3: %v", err)
+		}
+	})
+}
+
+// A tenant that stays at its limit does not make each refused command read its jobs again: one
+// search for slots to reclaim runs at a time, and the next is long after it.
+func TestAccept_ATenantAtItsLimitIsSearchedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, shards = 500, 4
+		var slow atomic.Bool
+		var loads atomic.Int64
+		store := storetest.Hooked(ledgertest.Split(), func(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+			if slow.Load() {
+				time.Sleep(10 * time.Millisecond)
+				if r.Call == storetest.ScanCall && r.Key().Table == "luciusledger" {
+					loads.Add(1)
+				}
+			}
+			return do(ctx)
+		})
+		l := ledgertest.Open(t, ledger.Config{Store: store, Shards: shards, Limit: func(string) int { return limit }})
+		for n := range limit {
+			l.Submit(command(fmt.Sprint("first", n)))
+		}
+		slow.Store(true)
+		var searches atomic.Int64
+		var group sync.WaitGroup
+		for n := range 200 {
+			group.Go(func() {
+				began := time.Now()
+				if _, err := l.Accept(t.Context(), command(fmt.Sprint("refused", n))); !errors.Is(err, ledger.ErrTenantLimit) {
+					t.Errorf("a command beyond the limit: %v", err)
+				}
+				if time.Since(began) > 200*time.Millisecond {
+					searches.Add(1)
+				}
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		group.Wait()
+		if searches.Load() > 8 || loads.Load() != searches.Load()*limit {
+			t.Errorf("%d commands waited, %d jobs read in 20 seconds", searches.Load(), loads.Load())
 		}
 	})
 }

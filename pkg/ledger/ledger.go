@@ -158,7 +158,7 @@ type Ledger struct {
 	kinds     sync.Map // each WorkClass whose catalog row is known to be written
 	ids       idClock
 	tenants   sync.Map // each tenant whose index row is known to be written
-	reclaims  sync.Map // by tenant, when its slots were last searched for ended jobs
+	reclaims  sync.Map // by tenant, when its slots may be searched for ended jobs again; zero during a search
 	quotas    sync.Map // by tenant, its quota
 	restored  atomic.Int64
 	changing  atomic.Int64 // accepts and changes that are being made

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -128,20 +131,8 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 		}
 	}
 	if len(taken) >= limit {
-		// Reclaiming reads every job of the tenant, so it is done once per second.
-		now := time.Now()
-		last, known := l.reclaims.LoadOrStore(tenantID, now)
-		if known && (now.Sub(last.(time.Time)) < time.Second || !l.reclaims.CompareAndSwap(tenantID, last, now)) {
-			return slotRef{}, ErrTenantLimit
-		}
-		for _, row := range slices.Sorted(maps.Keys(taken)) {
-			gone, err := l.reclaimSlot(ctx, taken[row])
-			if err != nil {
-				return slotRef{}, err
-			}
-			if gone {
-				delete(taken, row)
-			}
+		if err := l.reclaimSlots(ctx, tenantID, taken); err != nil {
+			return slotRef{}, err
 		}
 	}
 	if len(taken) >= limit {
@@ -202,6 +193,36 @@ func (l *Ledger) slotsOf(tenantID string, shard int) tablestore.Query {
 	return tablestore.Query{
 		Table: first.Table, Partition: first.Partition, From: first.Row, To: tablestore.PrefixEnd(first.Row),
 	}
+}
+
+// reclaimSlots frees the taken slots that jobs no longer need, and deletes them from taken. It
+// reads every job of the tenant, for which the caller's request waits. So one search per tenant
+// runs at a time, and searches take at most a tenth of the time; a call in between does nothing.
+func (l *Ledger) reclaimSlots(ctx context.Context, tenantID string, taken map[string]tablestore.Row) error {
+	began, running := time.Now(), time.Time{}
+	due, known := l.reclaims.LoadOrStore(tenantID, running)
+	if known && (due == running || began.Before(due.(time.Time)) || !l.reclaims.CompareAndSwap(tenantID, due, running)) {
+		return nil
+	}
+	defer func() {
+		now := time.Now()
+		l.reclaims.Store(tenantID, now.Add(max(time.Second, 9*now.Sub(began))))
+	}()
+	var mu sync.Mutex // guards taken
+	var group errgroup.Group
+	group.SetLimit(16)
+	for _, slot := range slices.Collect(maps.Values(taken)) {
+		group.Go(func() error {
+			gone, err := l.reclaimSlot(ctx, slot)
+			if gone {
+				mu.Lock()
+				defer mu.Unlock()
+				delete(taken, slot.Key.Row)
+			}
+			return err
+		})
+	}
+	return group.Wait()
 }
 
 // reclaimSlot frees a slot whose job has ended, was abandoned, or holds another
