@@ -58,8 +58,9 @@ type Mirror struct {
 	onPick func(ledger.WorkClass)
 }
 
-// NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0. Of the picks of a kind of
-// work, bulk work gets one in [DefaultBulkShare] unless [Mirror.SetBulkShare] says otherwise.
+// NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0, and a few more of each queue
+// when it is full. Of the picks of a kind of work, bulk work gets one in [DefaultBulkShare] unless
+// [Mirror.SetBulkShare] says otherwise.
 func NewMirror(limit int) *Mirror {
 	return &Mirror{
 		sizes: sizes{head: 128, sweep: 4096, tail: 1024, low: 64},
@@ -150,6 +151,7 @@ type parked struct {
 func (m *Mirror) stream(key streamKey) *stream {
 	s := m.streams[key]
 	if s == nil {
+		key.kind = ledger.WorkKind{Service: strings.Clone(key.kind.Service), StepType: strings.Clone(key.kind.StepType)}
 		s = &stream{streamKey: key, tenants: map[string]*tenantQueue{}, told: map[string]struct{}{}}
 		m.streams[key] = s
 		m.order = append(m.order, s)
@@ -162,6 +164,7 @@ func (m *Mirror) stream(key streamKey) *stream {
 func (s *stream) tenant(tenantID string) *tenantQueue {
 	t := s.tenants[tenantID]
 	if t == nil {
+		tenantID = strings.Clone(tenantID)
 		t = &tenantQueue{tenant: tenantID, parked: map[statemachine.Target]*parked{}, away: map[string]place{}}
 		s.tenants[tenantID] = t
 	}
@@ -223,14 +226,27 @@ func (m *Mirror) add(s *stream, t *tenantQueue, e entry) (woken bool) {
 		if t.skipped == "" || e.row < t.skipped {
 			t.skipped = e.row
 		}
-	case m.inside >= m.limit && len(t.hints) >= m.sizes.head: // Each tenant has room for its first page.
+	case m.inside >= m.limit && len(t.hints) >= m.room():
 		t.leaveInStore(e.row)
 	default:
+		// The texts may be parts of a job's rows, which they would keep in memory.
+		e.hint.Kind, e.hint.Service, e.hint.TenantID = s.kind, s.kind.Service, t.tenant
+		e.hint.ProtocolID, e.hint.WorkID = strings.Clone(e.hint.ProtocolID), strings.Clone(e.hint.WorkID)
 		t.hints = slices.Insert(t.hints, at, e)
 		m.inside++
 	}
 	s.enter(t)
 	return m.wake(&e.hint)
+}
+
+// room is how many hints each queue may have inside when the mirror is full, so that each tenant has
+// some: a part of a page, the smaller the more queues there are. The lock is held.
+func (m *Mirror) room() int {
+	queues := 1
+	for _, s := range m.order {
+		queues += len(s.rotation)
+	}
+	return min(m.sizes.head, max(m.sizes.head/16, m.limit/queues, 1))
 }
 
 // enter appends the tenant to the rotation if it has work. The lock is held.

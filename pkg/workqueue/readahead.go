@@ -228,19 +228,21 @@ func (s *stream) nextTold(c *claim, due *read) bool {
 // nextTail fills in the first backlog of which few hints are left inside, and returns
 // false if there is none. The lock is held.
 func (m *Mirror) nextTail(c *claim, due *read, class statemachine.Class) bool {
+	low, tail := m.sizes.low, m.sizes.tail
+	if m.inside >= m.limit {
+		tail = m.room()
+		low = min(low, tail)
+	}
 	for _, s := range m.order {
 		if s.class != class || !c.wants(s.kind) {
 			continue
 		}
 		for _, t := range s.rotation {
-			if !t.more || len(t.hints) >= m.sizes.low || !c.admits(t.tenant) ||
+			if !t.more || len(t.hints) >= low || !c.admits(t.tenant) ||
 				!c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant) {
 				continue
 			}
-			due.what, due.stream, due.tenant, due.from, due.limit = readTenant, s.streamKey, t.tenant, t.from, m.sizes.tail
-			if m.inside >= m.limit {
-				due.limit = m.sizes.head
-			}
+			due.what, due.stream, due.tenant, due.from, due.limit = readTenant, s.streamKey, t.tenant, t.from, tail
 			return true
 		}
 	}

@@ -1,12 +1,14 @@
 package workqueue_test
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -265,6 +267,56 @@ func TestReadAhead_ASmallMirrorLosesNothing(t *testing.T) {
 			t.Errorf("%d hints are inside", inside)
 		}
 		x.drain(t, 7, all)
+	})
+}
+
+// The more tenants have work, the less of each is in a full mirror, so that its size does not grow
+// with the number of tenants times that of their hints.
+func TestReadAhead_ManyTenantsShareAFullMirror(t *testing.T) {
+	t.Parallel()
+	bothIndexes(t, 100, func(t *testing.T, x *index) {
+		const tenants, each = 200, 40
+		var all []ledger.Hint
+		for range each {
+			for n := range tenants {
+				all = append(all, x.hint(fmt.Sprint("tenant-", n)))
+			}
+		}
+		x.commit(t, all...)
+		check := func() {
+			if inside, _, _ := x.mirror.Inside(); inside > 100+tenants*128/16 {
+				t.Errorf("%d hints are inside", inside)
+			}
+		}
+		check()
+		x.take(t, 0) // A sweep
+		check()
+		x.drain(t, tenants, all)
+	})
+}
+
+// A hint in the mirror does not keep the rows of its job in memory.
+func TestMirror_KeepsCopiesOfTexts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		x := newIndex(t, store, store, 0)
+		row := string(bytes.Repeat([]byte("x"), 100))
+		hint := x.hint(row[:1])
+		hint.Service, hint.ProtocolID, hint.WorkID = row[:2], row[:3], row[:4]
+		hint.Kind = ledger.WorkKind{Service: row[:2], StepType: row[:5]}
+		x.mirror.Ready(hint, true)
+		got := x.take(t, 1)
+		if len(got) != 1 || got[0] != hint {
+			t.Fatalf("took %+v", got)
+		}
+		for _, text := range []string{
+			got[0].TenantID, got[0].Service, got[0].ProtocolID, got[0].WorkID, got[0].Kind.Service, got[0].Kind.StepType,
+		} {
+			if unsafe.StringData(text) == unsafe.StringData(row) {
+				t.Errorf("%q is a part of the row", text)
+			}
+		}
 	})
 }
 
