@@ -3843,6 +3843,11 @@ type OutboxRetryResult struct {
 	// Example: 2
 	Matched int `json:"matched"`
 
+	// More There may be more rows, because the time was over. Repeat the request for those.
+	//
+	// Example: false
+	More bool `json:"more,omitempty,omitzero"`
+
 	// Retried Rows that are due now.
 	//
 	// Example: 1
@@ -8187,7 +8192,8 @@ type ClientInterface interface {
 	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
-	// row that is SENT or FAILED_FINAL is skipped, with the reason.
+	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+	// after a minute, and says if there may be `more`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -8199,7 +8205,8 @@ type ClientInterface interface {
 	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
-	// row that is SENT or FAILED_FINAL is skipped, with the reason.
+	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+	// after a minute, and says if there may be `more`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -9897,7 +9904,8 @@ func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEd
 // Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
-// row that is SENT or FAILED_FINAL is skipped, with the reason.
+// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+// after a minute, and says if there may be `more`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -9919,7 +9927,8 @@ func (c *Client) RetryOutboxWithBody(ctx context.Context, contentType string, bo
 // Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
-// row that is SENT or FAILED_FINAL is skipped, with the reason.
+// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+// after a minute, and says if there may be `more`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -17120,7 +17129,8 @@ type ClientWithResponsesInterface interface {
 	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
-	// row that is SENT or FAILED_FINAL is skipped, with the reason.
+	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+	// after a minute, and says if there may be `more`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -17132,7 +17142,8 @@ type ClientWithResponsesInterface interface {
 	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
-	// row that is SENT or FAILED_FINAL is skipped, with the reason.
+	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+	// after a minute, and says if there may be `more`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -23965,7 +23976,8 @@ func (c *ClientWithResponses) ListOutboxWithResponse(ctx context.Context, params
 // Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
-// row that is SENT or FAILED_FINAL is skipped, with the reason.
+// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+// after a minute, and says if there may be `more`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -23983,7 +23995,8 @@ func (c *ClientWithResponses) RetryOutboxWithBodyWithResponse(ctx context.Contex
 // Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
-// row that is SENT or FAILED_FINAL is skipped, with the reason.
+// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+// after a minute, and says if there may be `more`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

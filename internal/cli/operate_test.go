@@ -228,6 +228,7 @@ func TestOutbox(t *testing.T) {
 	} {
 		shows(t, "outbox-retry", retry+" "+body, result, "outbox retry "+flags)
 	}
+	shows(t, "outbox-retry-more", retry+" {}", api.OutboxRetryResult{Matched: 7, Retried: 7, More: true}, "outbox retry --all --yes")
 }
 
 // The list has jobs with an item, of all states in which a job may have one.

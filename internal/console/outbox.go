@@ -118,6 +118,8 @@ func retryOutbox(r *request) (deed, error) {
 			err = badInput("Nothing waits for its dispatch.")
 		case err == nil && len(done.Skipped) > 0 && done.Retried == 0:
 			err = badInput(fmt.Sprintf("None of %d became due: %s", done.Matched, done.Skipped[0].Reason))
+		case err == nil && done.More:
+			err = badInput(fmt.Sprintf("%s became due, and there may be more: publish again.", diagnosis.Count(done.Retried, "row")))
 		}
 		return r.back("outbox"), err
 	}

@@ -39,6 +39,7 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 		})
 		result := api.OutboxRetryResult{
 			Matched: report.Matched, Retried: report.Retried, Skipped: make([]api.OutboxSkip, len(report.Skipped)),
+			More: report.More,
 		}
 		for i, skip := range report.Skipped {
 			result.Skipped[i] = api.OutboxSkip{OutboxID: skip.OutboxID, Reason: skip.Reason}

@@ -3,6 +3,10 @@ package outbox
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
@@ -46,11 +50,19 @@ type Report struct {
 	Matched int
 	Retried int
 	Skipped []Skip
+	More    bool // The time was over before all that may match were read.
 }
 
 func (r *Report) skip(outboxID, reason string) {
 	r.Skipped = append(r.Skipped, Skip{OutboxID: outboxID, Reason: reason})
 }
+
+const (
+	// retryTime bounds a retry of what a filter selects, so that its client still waits for the report.
+	retryTime = time.Minute
+	// retriedAtOnce is how many of these rows are changed at once.
+	retriedAtOnce = 16
+)
 
 // Retry makes the rows due now, and the next dispatch of steps that wait for
 // one. It spends no budget and may be repeated. The errors are [*apierror.Error]s;
@@ -68,19 +80,46 @@ func (o *Operator) Retry(ctx context.Context, r RetryRequest) (report Report, er
 			err = o.retryJob(ctx, agg, r, &report)
 		}
 	default:
-		for found, failed := range o.find.Find(ctx, &r.Filter, nil) {
-			if err = failed; err != nil || r.Limit > 0 && report.Matched >= r.Limit {
-				break
-			}
-			if found.Damaged { // The log of its relay names it.
-				continue
-			}
-			if err = o.retryJob(ctx, found.Job, r, &report); err != nil {
-				break
-			}
-		}
+		report, err = o.retryFound(ctx, r)
 	}
 	return report, ledger.Problem(err)
+}
+
+// retryFound retries the rows that the filter selects.
+func (o *Operator) retryFound(ctx context.Context, r RetryRequest) (report Report, err error) {
+	timed, cancel := context.WithTimeout(ctx, retryTime)
+	defer cancel()
+	group, finding := errgroup.WithContext(timed)
+	group.SetLimit(retriedAtOnce)
+	var mu sync.Mutex // guards the counts of the report
+	begun := 0
+	for found, failed := range o.find.Find(finding, &r.Filter, nil) {
+		if report.More = timed.Err() != nil && ctx.Err() == nil; report.More || r.Limit > 0 && begun == r.Limit {
+			break
+		}
+		if failed != nil {
+			err = failed
+			break
+		}
+		if found.Damaged { // The log of its relay names it.
+			continue
+		}
+		begun++
+		group.Go(func() error {
+			var one Report
+			err := o.retryJob(ctx, found.Job, r, &one)
+			mu.Lock()
+			defer mu.Unlock()
+			report.Matched += one.Matched
+			report.Retried += one.Retried
+			report.Skipped = append(report.Skipped, one.Skipped...)
+			return err
+		})
+	}
+	if first := group.Wait(); first != nil { // It has cancelled the search.
+		err = first
+	}
+	return report, err
 }
 
 // retryRow retries one row by its id, or reports why it cannot.

@@ -101,3 +101,38 @@ func TestOperator_RetryGoesPastADamagedJob(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
+
+// A retry of more rows than it can change while its client waits ends in time, and says that there
+// are more.
+func TestOperator_RetryEndsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := false
+		store := storetest.BeforeCommit(ledgertest.Atomic(), func(tablestore.Batch) error {
+			if slow {
+				time.Sleep(time.Second)
+			}
+			return nil
+		})
+		b := setupOn(t, store, statemachine.BusServiceBus)
+		const rows = 3000
+		for range rows {
+			b.accept()
+		}
+		operator := outbox.NewOperator(b.ledger.Ledger, nil)
+		slow = true
+		began := time.Now()
+		report, err := operator.Retry(t.Context(), outbox.RetryRequest{})
+		if err != nil || !report.More || report.Matched == 0 || report.Retried != report.Matched || report.Matched == rows {
+			t.Errorf("%+v, %v", report, err)
+		}
+		if took := time.Since(began); took > 90*time.Second {
+			t.Errorf("answered after %s", took)
+		}
+		slow = false
+		report, err = operator.Retry(t.Context(), outbox.RetryRequest{})
+		if err != nil || report.More || report.Retried != rows {
+			t.Errorf("without a lack of time: %+v, %v", report, err)
+		}
+	})
+}

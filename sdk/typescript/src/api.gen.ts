@@ -1194,7 +1194,8 @@ export interface paths {
          * @description Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
          *     next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
          *     all of which must match; the empty object selects all rows that are due or waiting. A
-         *     row that is SENT or FAILED_FINAL is skipped, with the reason.
+         *     row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
+         *     after a minute, and says if there may be `more`.
          */
         post: operations["retryOutbox"];
         delete?: never;
@@ -7324,6 +7325,11 @@ export interface components {
             retried: number;
             /** @description Rows that were not retried. */
             skipped: components["schemas"]["OutboxSkip"][];
+            /**
+             * @description There may be more rows, because the time was over. Repeat the request for those.
+             * @example false
+             */
+            more?: boolean;
         };
         /** @description A row that was not retried. */
         OutboxSkip: {
