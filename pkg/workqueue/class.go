@@ -92,7 +92,7 @@ func (m *Mirror) shareFor(c *claim, kind ledger.WorkKind, at time.Time, places i
 // back does not count.
 func (b *bulkPicks) look() {
 	b.ready = slices.ContainsFunc(b.streams, func(s *stream) bool {
-		return slices.ContainsFunc(s.rotation, func(t *tenantQueue) bool {
+		return slices.ContainsFunc(s.queues(b.c), func(t *tenantQueue) bool {
 			if !b.c.admits(t.tenant) {
 				return false
 			}
@@ -179,7 +179,7 @@ func (m *Mirror) normalFirst(c *claim) bool {
 		return true
 	}
 	return slices.ContainsFunc(m.order, func(s *stream) bool {
-		return s.class == statemachine.ClassNormal && slices.ContainsFunc(s.rotation, func(t *tenantQueue) bool {
+		return s.class == statemachine.ClassNormal && slices.ContainsFunc(s.queues(c), func(t *tenantQueue) bool {
 			return len(t.hints) > 0 && c.fits(&t.hints[0].hint)
 		})
 	})

@@ -47,25 +47,31 @@ func (m *Mirror) pickNormal(c *claim, limit int, at time.Time) []ledger.Hint {
 			continue
 		}
 		bulk := m.shareFor(c, s.kind, at, limit)
+		queues := s.queues(c)
+		few := len(queues) < len(s.rotation)
 		// Tenants of which the claim takes none, and those whose hints are all in the
 		// store or kept back, keep their place in the rotation.
-		var passed []*tenantQueue
-		for len(picked) < limit && len(s.rotation) > 0 {
+		for passed := 0; len(picked) < limit && len(queues) > 0 && passed < len(s.rotation); {
 			if hint, ok := bulk.due(); ok {
 				picked = append(picked, hint)
 				continue
 			}
-			t := s.rotation[0]
-			s.rotation, t.inRotation = s.rotation[1:], false
+			t := s.rotation[passed]
+			if few && !slices.Contains(queues, t) {
+				passed++
+				continue
+			}
 			if hint, ok := m.pickOf(t, c, at, limit-len(picked)); ok {
 				picked = append(picked, hint)
-				s.enter(t)
 				bulk.passedOver()
-			} else {
-				passed = append(passed, t)
+			} else if t.hasWork() {
+				passed++
+				continue
 			}
+			copy(s.rotation[1:], s.rotation[:passed]) // Over t.
+			s.rotation, t.inRotation = s.rotation[1:], false
+			s.enter(t)
 		}
-		s.restore(passed)
 		bulk.end()
 	}
 	if len(picked) > 0 && len(m.order) > 1 { // The next claim begins with another stream.
@@ -74,6 +80,25 @@ func (m *Mirror) pickNormal(c *claim, limit int, at time.Time) []ledger.Hint {
 		m.order = append(m.order[next:], m.order[:next]...)
 	}
 	return picked
+}
+
+// queues returns the queues from which the claim may pick: all in the rotation, unless it names few
+// tenants. Of many tenants, most polls find none of theirs here. The lock is held.
+func (s *stream) queues(c *claim) []*tenantQueue {
+	named := c.Tenants
+	if len(named) == 0 {
+		named = c.q.caller.Tenants
+	}
+	if len(named) == 0 || len(named) > maxNamed {
+		return s.rotation
+	}
+	var of []*tenantQueue
+	for _, name := range named {
+		if t := s.tenants[name]; t != nil && t.inRotation {
+			of = append(of, t)
+		}
+	}
+	return of
 }
 
 // restore puts the queues back to the head of the rotation.
@@ -193,7 +218,7 @@ func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 	var picked []ledger.Hint
 	one := func(admission.Scope) int { return 1 } // Each hint asks by itself.
 	for _, s := range slices.SortedStableFunc(slices.Values(m.order), byClass) {
-		for _, t := range s.rotation {
+		for _, t := range s.queues(c) {
 			if !c.wants(s.kind) || !c.admits(t.tenant) {
 				continue
 			}

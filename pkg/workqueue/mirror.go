@@ -249,10 +249,14 @@ func (m *Mirror) room() int {
 	return min(m.sizes.head, max(m.sizes.head/16, m.limit/queues, 1))
 }
 
+// hasWork reports whether there are hints inside or kept back, or more to be read.
+func (t *tenantQueue) hasWork() bool {
+	return len(t.hints)+len(t.aside)+len(t.parked) > 0 || t.more || !t.again.IsZero()
+}
+
 // enter appends the tenant to the rotation if it has work. The lock is held.
 func (s *stream) enter(t *tenantQueue) {
-	work := len(t.hints)+len(t.aside)+len(t.parked) > 0 || t.more || !t.again.IsZero()
-	if work && !t.inRotation {
+	if t.hasWork() && !t.inRotation {
 		t.inRotation = true
 		s.rotation = append(s.rotation, t)
 	}

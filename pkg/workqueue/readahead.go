@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -237,7 +238,7 @@ func (m *Mirror) nextTail(c *claim, due *read, class statemachine.Class) bool {
 		if s.class != class || !c.wants(s.kind) {
 			continue
 		}
-		for _, t := range s.rotation {
+		for _, t := range s.queues(c) {
 			if !t.more || len(t.hints) >= low || !c.admits(t.tenant) ||
 				!c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant) {
 				continue
@@ -354,9 +355,12 @@ func (m *Mirror) addWork(work []ledger.WorkClass, shards, first int, began time.
 	}
 	m.pruned = began
 	for _, s := range m.order {
+		s.rotation = slices.DeleteFunc(s.rotation, func(t *tenantQueue) bool {
+			t.inRotation = t.hasWork()
+			return !t.inRotation
+		})
 		for name, t := range s.tenants {
-			known := len(t.hints)+len(t.away)+len(t.parked) > 0 || t.more || !t.again.IsZero()
-			if !known && !t.inRotation && began.Sub(t.headRead) >= pruneInterval {
+			if !t.inRotation && len(t.away) == 0 && began.Sub(t.headRead) >= pruneInterval {
 				delete(s.tenants, name)
 			}
 		}

@@ -295,6 +295,31 @@ func TestReadAhead_ManyTenantsShareAFullMirror(t *testing.T) {
 	})
 }
 
+// A claim of one tenant does not walk over the queues of the others, which keep their order.
+func TestReadAhead_AClaimOfOneTenantCostsTheSameAmongMany(t *testing.T) { //nolint:paralleltest // Allocations of others would count.
+	synctest.Test(t, func(t *testing.T) {
+		store := tapAtomic()
+		x := newIndex(t, store, store.tapped, 0)
+		all := x.backlog("tenant-0", 1)
+		x.commit(t, all...)
+		idle := func() float64 { return testing.AllocsPerRun(100, func() { x.take(t, 1, "idle") }) }
+		few := idle()
+		for n := 1; n < 3000; n++ {
+			all = append(all, x.hint(fmt.Sprint("tenant-", n)))
+		}
+		x.commit(t, all[1:]...)
+		if many := idle(); many > few {
+			t.Errorf("a claim of an idle tenant makes %g allocations, %g if one other has work", many, few)
+		}
+		if got := x.take(t, 5, "tenant-2000", "tenant-1000"); !slices.Equal(got, []ledger.Hint{all[1000], all[2000]}) {
+			t.Errorf("took %+v", got)
+		}
+		if got, want := x.take(t, 5000), slices.Concat(all[:1000], all[1001:2000], all[2001:]); !slices.Equal(got, want) {
+			t.Errorf("took %d hints of others, or in another order", len(got))
+		}
+	})
+}
+
 // A hint in the mirror does not keep the rows of its job in memory.
 func TestMirror_KeepsCopiesOfTexts(t *testing.T) {
 	t.Parallel()
