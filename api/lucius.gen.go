@@ -8193,7 +8193,7 @@ type ClientInterface interface {
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
 	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-	// after a minute, and says if there may be `more`.
+	// after 30 seconds, and says if there may be `more`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -8206,7 +8206,7 @@ type ClientInterface interface {
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
 	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-	// after a minute, and says if there may be `more`.
+	// after 30 seconds, and says if there may be `more`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -9905,7 +9905,7 @@ func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEd
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
 // row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-// after a minute, and says if there may be `more`.
+// after 30 seconds, and says if there may be `more`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -9928,7 +9928,7 @@ func (c *Client) RetryOutboxWithBody(ctx context.Context, contentType string, bo
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
 // row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-// after a minute, and says if there may be `more`.
+// after 30 seconds, and says if there may be `more`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -17130,7 +17130,7 @@ type ClientWithResponsesInterface interface {
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
 	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-	// after a minute, and says if there may be `more`.
+	// after 30 seconds, and says if there may be `more`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -17143,7 +17143,7 @@ type ClientWithResponsesInterface interface {
 	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 	// all of which must match; the empty object selects all rows that are due or waiting. A
 	// row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-	// after a minute, and says if there may be `more`.
+	// after 30 seconds, and says if there may be `more`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -23977,7 +23977,7 @@ func (c *ClientWithResponses) ListOutboxWithResponse(ctx context.Context, params
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
 // row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-// after a minute, and says if there may be `more`.
+// after 30 seconds, and says if there may be `more`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -23996,7 +23996,7 @@ func (c *ClientWithResponses) RetryOutboxWithBodyWithResponse(ctx context.Contex
 // next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
 // all of which must match; the empty object selects all rows that are due or waiting. A
 // row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-// after a minute, and says if there may be `more`.
+// after 30 seconds, and says if there may be `more`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

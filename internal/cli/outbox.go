@@ -102,7 +102,7 @@ func (t *tool) outboxRetry() *cobra.Command {
 		return show(s, result, func(p *page, result api.OutboxRetryResult) {
 			p.line("%s: %d retried, %d skipped", diagnosis.Count(result.Matched, "row"), result.Retried, len(result.Skipped))
 			if result.More {
-				p.line("There may be more: the server ends a retry after a minute. Run it again.")
+				p.line("There may be more: the server ends a retry after 30 seconds. Run it again.")
 			}
 			rows := make([][]string, len(result.Skipped))
 			for i, skip := range result.Skipped {

@@ -58,8 +58,9 @@ func (r *Report) skip(outboxID, reason string) {
 }
 
 const (
-	// retryTime bounds a retry of what a filter selects, so that its client still waits for the report.
-	retryTime = time.Minute
+	// retryTime bounds a retry of what a filter selects: the client, and a proxy before it, still wait for
+	// the report.
+	retryTime = 30 * time.Second
 	// retriedAtOnce is how many of these rows are changed at once.
 	retriedAtOnce = 16
 )

@@ -126,7 +126,7 @@ func TestOperator_RetryEndsInTime(t *testing.T) {
 		if err != nil || !report.More || report.Matched == 0 || report.Retried != report.Matched || report.Matched == rows {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if took := time.Since(began); took > 90*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("answered after %s", took)
 		}
 		slow = false

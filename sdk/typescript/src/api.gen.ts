@@ -1195,7 +1195,7 @@ export interface paths {
          *     next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
          *     all of which must match; the empty object selects all rows that are due or waiting. A
          *     row that is SENT or FAILED_FINAL is skipped, with the reason. A retry by filters ends
-         *     after a minute, and says if there may be `more`.
+         *     after 30 seconds, and says if there may be `more`.
          */
         post: operations["retryOutbox"];
         delete?: never;
