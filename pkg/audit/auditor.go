@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -38,13 +40,18 @@ const (
 	concurrentJobs = 8           // that are judged
 )
 
-// auditor audits a store once. It remembers about a hundred bytes of each job.
+// auditor audits a store once. It remembers some 30 bytes of a job that has ended, 300 of another, and 250 of a job's
+// place in a line or claim of an occurrence. It keeps no text of a row, as that keeps all texts of the row.
 type auditor struct {
 	store   Store
 	o       Options
 	mu      sync.Mutex // Held for changes by concurrent judgements of jobs.
 	report  Report
-	known   map[string]fact // By job id.
+	known   map[string]fact        // By job id, of the jobs that are live, and of tombstones.
+	ended   map[uuid.UUID]struct{} // The other jobs.
+	turns   map[string][]turn      // By line and epoch.
+	claims  map[string]string      // The job of each claim of an occurrence.
+	seed    maphash.Seed
 	kinds   map[string]bool // The kinds of work in the queue's catalog.
 	suspect []suspicion
 	line    string // The partition of the line, or of the schedule, that was judged last.
@@ -55,14 +62,10 @@ type fact struct {
 	rev       int64
 	updated   time.Time
 	tombstone bool
-	entry     tablestore.Key // Of the schedule entry that the job names.
-	slot      tablestore.Key
-	hint      tablestore.Key   // Of the ready hint that a queued item names.
-	runs      []tablestore.Key // Of the run slots that a held item names.
-	listed    tablestore.Key   // In the list of live jobs by state.
-	turn      *turn            // Of a job with a place in a line.
-	left      time.Time        // When it ended, if its place means nothing since and no look may come to it.
-	claimed   string           // The claim of its occurrence, if a schedule submitted it.
+	// own are hashes of the keys of its slot, its row in the list of live jobs by state, the schedule entry that it names,
+	// the ready hint of its queued item and the run slots of its held one.
+	own  []uint64
+	left *JobRow // Set if it has ended, its place in a line means nothing since and no look may come to it.
 }
 
 // suspicion holds findings that must be confirmed.
@@ -85,7 +88,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, errors.New("audit: Config.Options.Tables is required")
 	}
 	a := &auditor{
-		store: cfg.Store, o: cfg.Options, report: Report{States: map[string]int{}}, known: map[string]fact{}, kinds: map[string]bool{},
+		store: cfg.Store, o: cfg.Options, report: Report{States: map[string]int{}}, kinds: map[string]bool{}, seed: maphash.MakeSeed(),
+		known: map[string]fact{}, ended: map[uuid.UUID]struct{}{}, turns: map[string][]turn{}, claims: map[string]string{},
 	}
 	a.o.Now, a.o.Slack = time.Now(), cmp.Or(a.o.Slack, defaultSlack)
 	a.o.Clocks = cmp.Or(a.o.Clocks, DefaultClocks)
@@ -108,7 +112,6 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	a.order()
-	a.occurrences()
 	if err := a.confirm(ctx, cfg.Confirm); err != nil {
 		return nil, err
 	}
@@ -159,7 +162,16 @@ func (a *auditor) job(ctx context.Context, rows []tablestore.Row) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Job != nil {
-		a.known[jobID] = a.factOf(e)
+		if id, err := uuid.Parse(jobID); err == nil && e.Job.Terminal() {
+			a.ended[id] = struct{}{}
+		} else {
+			a.known[jobID] = a.factOf(e)
+		}
+		if at := e.Job.Place; at.Line != "" {
+			name := at.Line + " " + at.Epoch
+			a.turns[name] = append(a.turns[name], e.turn())
+		}
+		a.occurrence(e)
 		if e.Job.Tombstone {
 			a.report.Tombstones++
 		} else {
@@ -203,41 +215,55 @@ func (a *auditor) factOf(e *Evidence) fact {
 	if e.Job.Tombstone {
 		return fact{tombstone: true}
 	}
-	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, slot: e.slotKey(&a.o), claimed: e.claimed()}
+	f := fact{rev: e.Job.Rev, updated: e.Job.Updated}
+	own := []tablestore.Key{e.slotKey(&a.o)}
 	if !e.Job.Terminal() {
-		f.listed = e.liveKey(&a.o)
+		own = append(own, e.liveKey(&a.o))
+	} else if e.Job.leftLine() {
+		f.left = e.Job
 	}
 	if e.Job.EntryKind != "" {
-		f.entry = e.EntryKey(&a.o)
+		own = append(own, e.EntryKey(&a.o))
 	}
 	if item := e.Queued(); item != nil {
-		f.hint = e.HintKey(item, &a.o)
+		own = append(own, e.HintKey(item, &a.o))
 	}
 	for i := range e.Items {
-		f.runs = append(f.runs, e.Items[i].slotKeys(&a.o)...)
+		own = append(own, e.Items[i].slotKeys(&a.o)...)
 	}
-	if e.Job.Place.Line != "" {
-		f.turn = &turn{e.JobID, e.Job.Place, e.began(), e.Job.Completed}
-		f.left = e.Job.leftLine()
+	for _, key := range own {
+		f.own = append(f.own, maphash.Comparable(a.seed, key))
 	}
 	return f
 }
 
-// fact returns what is known of a job. It reads a job that was accepted after the
-// walk over the ledger.
-func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
+// owns reports whether the job names the row, which is judged with it.
+func (a *auditor) owns(f *fact, key tablestore.Key) bool {
+	return slices.Contains(f.own, maphash.Comparable(a.seed, key))
+}
+
+// fact returns what is known of a job: of one that has ended only that it is there, unless the whole is asked for. It
+// reads that, and a job that was accepted after the walk over the ledger.
+func (a *auditor) fact(ctx context.Context, jobID string, whole bool) (fact, bool, error) {
 	if f, ok := a.known[jobID]; ok {
 		return f, true, nil
 	}
-	rows, err := a.partition(ctx, jobID)
-	if err != nil {
+	if id, err := uuid.Parse(jobID); err == nil && !whole {
+		if _, there := a.ended[id]; there {
+			return fact{}, true, nil
+		}
+	}
+	e, err := a.read(ctx, jobID)
+	if err != nil || e.Job == nil {
 		return fact{}, false, err
 	}
-	e := gather(jobID, rows)
-	if e.Job == nil {
-		return fact{}, false, nil
-	}
 	return a.factOf(e), true, nil
+}
+
+// read reads the rows of a job's partition.
+func (a *auditor) read(ctx context.Context, jobID string) (*Evidence, error) {
+	rows, err := a.partition(ctx, jobID)
+	return gather(jobID, rows), err
 }
 
 // strays judges the rows of the other tables; each must belong to a job.
@@ -368,20 +394,24 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 			return finding(Queue, false, "its kind of work is not in the catalog")
 		}
 	}
-	job, there, err := a.fact(ctx, r.jobID)
+	work, late := hint || row.Key.Table == a.o.Tables.Schedule, a.past(r.since)
+	if work && !late {
+		return nil, nil
+	}
+	job, there, err := a.fact(ctx, r.jobID, work)
 	if err != nil {
 		return nil, err
 	}
-	late, gone := a.past(r.since), !there || job.tombstone
+	gone := !there || job.tombstone
 	ahead := !gone && r.rev > job.rev && r.kind != "webhook" // Its entry has the revision of the webhook.
 	switch table, since := row.Key.Table, stamp(r.since); {
 	case table == a.o.Tables.Idempotency && !there && (late || !a.o.Split):
 		return finding(Accepted, a.o.Split, "its idempotency key is taken since %s, and it is missing", since)
-	case table == a.o.Tables.Index && r.kind == liveList && row.Key != job.listed:
+	case table == a.o.Tables.Index && r.kind == liveList && !a.owns(&job, row.Key):
 		return finding(Listed, false, "it is in the list %s, and not there", row.Key.Partition)
 	case table == a.o.Tables.Index && late && !there:
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
-	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
+	case !late, a.owns(&job, row.Key):
 	case table == a.o.Tables.Idempotency && gone:
 		return finding(Key, true, "its idempotency key is taken since %s, and it was abandoned", since)
 	case table == a.o.Tables.Schedule && r.kind == "":
@@ -408,8 +438,8 @@ func (a *auditor) strayRun(ctx context.Context, row *tablestore.Row) ([]Finding,
 	c := columns(row.Properties)
 	workID := c.text("work_id")
 	jobID, _, _ := strings.Cut(workID, ".")
-	job, there, err := a.fact(ctx, jobID)
-	if err != nil || slices.Contains(job.runs, row.Key) || !a.past(c.time("at")) || there && !a.past(job.updated) {
+	job, there, err := a.fact(ctx, jobID, true)
+	if err != nil || a.owns(&job, row.Key) || !a.past(c.time("at")) || there && !a.past(job.updated) {
 		return nil, err
 	}
 	limit := tablestore.Key{Table: row.Key.Table, Partition: "admission", Row: row.Key.Partition}

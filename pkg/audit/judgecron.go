@@ -11,29 +11,22 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// claimed names the claim under which the job of an occurrence was accepted, "" if it is of no schedule.
-func (e *Evidence) claimed() string {
+// occurrence judges the job of a schedule: no other was accepted under its claim.
+func (a *auditor) occurrence(e *Evidence) {
 	if e.Job.Occurrence.ScheduleID == "" {
-		return ""
+		return
 	}
-	return e.Job.Occurrence.ScheduleID + "/" + e.Job.Record
-}
-
-// occurrences judges the jobs of schedules: no two were accepted under one claim.
-func (a *auditor) occurrences() {
-	jobs := map[string]string{}
-	for jobID, f := range a.known {
-		if other := jobs[f.claimed]; f.claimed != "" && other != "" {
-			found := Finding{
-				Invariant: Schedules, JobID: max(jobID, other),
-				Detail: "occurrence " + f.claimed + " has the jobs " + min(jobID, other) + " and " + max(jobID, other),
-			}
-			a.suspect = append(a.suspect, suspicion{[]Finding{found}, func(context.Context) ([]Finding, error) {
-				return []Finding{found}, nil // Jobs and their claims do not change.
-			}})
+	claim := e.Job.Occurrence.ScheduleID + "/" + e.Job.Record
+	if other := a.claims[claim]; other != "" {
+		found := Finding{
+			Invariant: Schedules, JobID: max(e.JobID, other),
+			Detail: "occurrence " + claim + " has the jobs " + min(e.JobID, other) + " and " + max(e.JobID, other),
 		}
-		jobs[f.claimed] = jobID
+		a.suspect = append(a.suspect, suspicion{[]Finding{found}, func(context.Context) ([]Finding, error) {
+			return []Finding{found}, nil // Jobs and their claims do not change.
+		}})
 	}
+	a.claims[claim] = e.JobID
 }
 
 // schedule judges a schedule when its first row is read.
@@ -131,7 +124,7 @@ func (a *auditor) judgeFires(ctx context.Context, h *history) error {
 				h.say("occurrence %s is claimed for backfill %s, which has ended", stamp(at), by)
 			}
 		case "fired":
-			_, there, err := a.fact(ctx, jobID)
+			_, there, err := a.fact(ctx, jobID, false)
 			if err != nil {
 				return err
 			}

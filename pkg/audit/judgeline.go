@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -49,30 +50,27 @@ func (e *Evidence) began() time.Time {
 // turn is when a job of a line began and ended.
 type turn struct {
 	jobID        string
-	at           statemachine.Place
+	seq          int64
 	began, ended time.Time
 }
 
+// turn returns the turn of a job that has a place in a line.
+func (e *Evidence) turn() turn { return turn{e.JobID, e.Job.Place.Seq, e.began(), e.Job.Completed} }
+
 // overlaps reports whether the job should have ended before the other began, and had not.
 func (t *turn) overlaps(next *turn, o *Options) bool {
-	return t.at.Seq < next.at.Seq && !next.began.IsZero() && (t.ended.IsZero() || t.ended.After(next.began.Add(o.Clocks)))
+	return t.seq < next.seq && !next.began.IsZero() && (t.ended.IsZero() || t.ended.After(next.began.Add(o.Clocks)))
 }
 
 // order judges the lines: no job began before those before it in its line had ended.
 func (a *auditor) order() {
-	lines := map[string][]turn{}
-	for _, f := range a.known {
-		if f.turn != nil {
-			name := f.turn.at.Line + " " + f.turn.at.Epoch
-			lines[name] = append(lines[name], *f.turn)
-		}
-	}
-	for _, turns := range lines {
-		slices.SortFunc(turns, func(s, t turn) int { return cmp.Compare(s.at.Seq, t.at.Seq) })
+	for name, turns := range a.turns {
+		line, _, _ := strings.Cut(name, " ")
+		slices.SortFunc(turns, func(s, t turn) int { return cmp.Compare(s.seq, t.seq) })
 		last := &turns[0] // The one that ended last.
 		for i := range turns {
 			if next := &turns[i]; last.overlaps(next, &a.o) {
-				a.suspectTurn(*last, *next)
+				a.suspectTurn(line, *last, *next)
 			}
 			if t := &turns[i]; !last.ended.IsZero() && (t.ended.IsZero() || t.ended.After(last.ended)) {
 				last = t
@@ -82,21 +80,20 @@ func (a *auditor) order() {
 }
 
 // suspectTurn notes a job that began too early. Both jobs are read again before it counts.
-func (a *auditor) suspectTurn(first, next turn) {
+func (a *auditor) suspectTurn(line string, first, next turn) {
 	ended := "has not ended"
 	if !first.ended.IsZero() {
 		ended = "ended at " + stamp(first.ended)
 	}
 	found := []Finding{{Invariant: Lines, JobID: next.jobID, Detail: fmt.Sprintf("it began at %s, and job %s before it in line %s %s",
-		stamp(next.began), first.jobID, next.at.Line, ended)}}
+		stamp(next.began), first.jobID, line, ended)}}
 	a.suspect = append(a.suspect, suspicion{found, func(ctx context.Context) ([]Finding, error) {
 		for _, t := range []*turn{&first, &next} {
-			delete(a.known, t.jobID)
-			f, there, err := a.fact(ctx, t.jobID)
-			if err != nil || !there || f.turn == nil {
+			e, err := a.read(ctx, t.jobID)
+			if err != nil || e.Job == nil || e.Job.Place.Line == "" {
 				return nil, err
 			}
-			*t = *f.turn
+			*t = e.turn()
 		}
 		if first.overlaps(&next, &a.o) {
 			return found, nil
@@ -121,15 +118,12 @@ func (a *auditor) lineRow(ctx context.Context, row *tablestore.Row) error {
 	return nil
 }
 
-// leftLine returns when a job ended that had not begun and does not block its line, else the zero time. Its place
-// may be in the middle of the line.
-func (j *JobRow) leftLine() time.Time {
+// leftLine reports whether a job of a line ended before it began, and does not block the line. Its place may be in
+// the middle of the line.
+func (j *JobRow) leftLine() bool {
 	expired := j.Code == statemachine.ErrorExpired
-	failed := j.State == "FAILED_FINAL" && j.Blocks && !expired
-	if !j.Terminal() || j.Attempts > 0 || failed || j.Place.Took != "" && (j.State == "CANCELLED" || expired) {
-		return time.Time{}
-	}
-	return j.Completed
+	blocks := j.State == "FAILED_FINAL" && j.Blocks && !expired || j.Place.Took != "" && (j.State == "CANCELLED" || expired)
+	return j.Place.Line != "" && j.Terminal() && j.Attempts == 0 && !blocks
 }
 
 // strayLine judges the rows of a line: LINE counts its places, and each place has a job that has not left the line.
@@ -161,15 +155,15 @@ func (a *auditor) strayLine(ctx context.Context, partition string) ([]Finding, e
 			ln.places++
 			_, _ = fmt.Sscan(parts[len(parts)-1], &ln.last)
 			jobID, at := row.Get("job_id").String(), row.Get("created_at").Time()
-			f, there, err := a.fact(ctx, jobID)
+			f, there, err := a.fact(ctx, jobID, true)
 			switch {
 			case err != nil:
 				return nil, err
 			case !there && a.past(at.Add(placeGrace)):
 				say(true, jobID, "it has a place in %s since %s, and it is missing", partition, stamp(at))
-			case !f.left.IsZero() && a.past(f.left.Add(placeGrace)) && f.turn.at.Seq == ln.last &&
-				f.turn.at.Epoch == row.Get("epoch").String():
-				say(true, jobID, "it ended at %s before it began, and still has a place in %s", stamp(f.left), partition)
+			case f.left != nil && a.past(f.left.Completed.Add(placeGrace)) && f.left.Place.Seq == ln.last &&
+				f.left.Place.Epoch == row.Get("epoch").String():
+				say(true, jobID, "it ended at %s before it began, and still has a place in %s", stamp(f.left.Completed), partition)
 			}
 		}
 		if query.Continue = page.Next; query.Continue == "" {
