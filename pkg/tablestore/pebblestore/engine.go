@@ -137,6 +137,10 @@ func (e *engine) failed(err error) {
 	if last := e.flushed.Load(); last == nil || *last == nil || !errors.Is(err, *last) {
 		return
 	}
+	if !e.fence.armed.Load() { // The engine's Open would repeat the flush for ever.
+		e.fence.fatal(openingError(e.fence.folder.dir, nil, fmt.Errorf("flush of the log: %w", err)))
+		select {}
+	}
 	if noSpace(err) {
 		time.Sleep(flushPause) // The log still holds the data, so the flush can wait for space.
 		return

@@ -100,6 +100,33 @@ func TestFailingDiskEndsTheProcessAndKeepsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
+// The engine's Open repeats the flush of the log that it has read until it succeeds.
+func TestAFlushThatFailsInOpenEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for name, cause := range map[string]error{"full disk": syscall.ENOSPC, "quota": syscall.EDQUOT, "broken disk": errDisk} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !inChild(t, `data directory "data"`, "flush of the log", cause.Error()) {
+				return
+			}
+			d := newDisk()
+			_, err := fill(t, open(t, d.options()), 20)
+			musttest.NoError(t, err)
+			d = d.crash()
+			d.inject(".sst", func() error { return cause }, writes...)
+			options := d.options()
+			options.Fatal = ends(t, func(err error) {
+				if !errors.Is(err, cause) || errors.Is(err, tablestore.ErrNoSpace) == errors.Is(cause, errDisk) ||
+					errors.Is(err, tablestore.ErrDamaged) {
+					t.Errorf("it ends for %v", err)
+				}
+			})
+			open(t, options)
+			t.Error("the store was opened")
+		})
+	}
+}
+
 func TestFailureAcknowledgesNoCommitUnderWay(t *testing.T) {
 	t.Parallel()
 	if !inChild(t, "sync 000002.log: input/output error of the test's disk") {

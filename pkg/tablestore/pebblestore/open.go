@@ -19,7 +19,7 @@ import (
 // Open opens the store in options.Dir, and makes it if there is none. Each
 // error names the directory and wraps [ErrLocked], [tablestore.ErrDamaged], [ErrNoStore] or
 // [tablestore.ErrNoSpace] if that is the reason; otherwise the directory cannot be
-// made or written.
+// made or written. If the log that it finds cannot be written to tables, it calls options.Fatal.
 func Open(options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
