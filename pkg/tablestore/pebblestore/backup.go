@@ -38,8 +38,8 @@ type Backup struct {
 
 // Backup takes a copy that has every write that was acknowledged before the call. Writes go
 // on. The caller closes the backup. It returns [ErrBackupRunning] while the store has
-// another one open, and [tablestore.ErrUnavailable] when the store takes no writes, as the
-// copy takes disk space.
+// another one open, and [tablestore.ErrUnavailable] when the store takes no writes, or would
+// take none after it, as the copy takes disk space.
 func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err err
 	if err := b.remove(); err != nil { // An earlier backup may have failed to.
 		return nil, err
 	}
-	if err := b.copy(); err != nil {
+	if err := b.copy(ctx); err != nil {
 		return nil, err
 	}
 	// A restored store is checked by its state when it is opened.
@@ -87,8 +87,13 @@ func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err err
 	return b, err
 }
 
-// copy makes the copy. The engine panics if a sync of its directory fails.
-func (b *Backup) copy() (err error) {
+// copy makes the copy. Without hard links it takes as much space as the store, and minutes. The engine panics if a
+// sync of its directory fails.
+func (b *Backup) copy(ctx context.Context) (err error) {
+	b.store.engine.fence.copying = func(bytes int) error {
+		b.store.space.written.Add(uint64(bytes))
+		return cmp.Or(ctx.Err(), b.store.admit(b.store.space.reserve))
+	}
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%v", cause)
@@ -158,6 +163,20 @@ func (d *folder) backupDir() string { return d.files.PathJoin(d.dir, backupName)
 func (d *folder) inBackup(name string) bool {
 	dir := d.backupDir()
 	return name == dir || d.files.PathDir(name) == dir
+}
+
+// copiedFile is a file of the copy, or its directory.
+type copiedFile struct {
+	vfs.File
+	admit func(bytes int) error
+}
+
+// Write implements [vfs.File].
+func (f copiedFile) Write(p []byte) (int, error) {
+	if err := f.admit(len(p)); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
 }
 
 // logReader reads a log that may be in use up to the end of what was written to it when it

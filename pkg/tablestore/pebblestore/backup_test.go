@@ -6,12 +6,14 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,4 +292,77 @@ func TestBackup_EndsBeforeTheDiskIsFull(t *testing.T) {
 			t.Errorf("the next backup: %v, want ErrNoSpace", err)
 		}
 	})
+}
+
+// linkless is a file system without hard links, whose disk has room for that many bytes more than the reserve.
+type linkless struct {
+	*disk
+
+	room atomic.Int64
+	made func() // is called for each file of a copy
+}
+
+func (*linkless) Link(_, newname string) error { return &fs.PathError{Op: "link", Path: newname, Err: syscall.EOPNOTSUPP} }
+
+func (d *linkless) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.Contains(name, "BACKUP") {
+		d.made()
+	}
+	return d.disk.Create(name, category)
+}
+
+func (d *linkless) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: uint64(linklessReserve + d.room.Load() - d.copied()), TotalBytes: 1 << 40}, nil
+}
+
+// copied returns how many bytes the copy has.
+func (d *linkless) copied() (bytes int64) {
+	names, _ := d.List("data/BACKUP") // It may be missing.
+	for _, name := range names {
+		if info, err := d.Stat("data/BACKUP/" + name); err == nil {
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
+const linklessReserve = 1 << 20
+
+// Without hard links a backup copies the store, and must not take the space that the store needs for writes.
+func TestBackup_WithoutLinksEndsBeforeTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	d := &linkless{disk: newDisk(), made: func() {}}
+	d.room.Store(1 << 30)
+	options := d.options()
+	options.FS, options.Reserve = d, linklessReserve
+	store := open(t, options)
+	defer closeStore(t, store)
+	content := rand.NewChaCha8([32]byte{})
+	for n := range 400 {
+		data := make([]byte, 10_000)
+		_, _ = content.Read(data) // It never fails, and the content cannot be compressed.
+		batch := rowOf(n, 0)
+		batch[0].Properties[1].Value = tablestore.Bytes(data)
+		musttest.NoError(t, commitOne(t, store, batch))
+	}
+	_, err := store.Compact(t.Context())
+	musttest.NoError(t, err)
+	backUp(t, store)
+
+	refused := func(ctx context.Context, want error) {
+		backup, err := store.Backup(ctx, pebblestore.BackupNote{})
+		if err == nil {
+			err = backup.Close()
+		}
+		if copied := d.copied(); !errors.Is(err, want) || copied > 0 {
+			t.Errorf("backup: %v, want %v; %d bytes of the copy are left", err, want, copied)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	d.made = cancel // The client leaves.
+	refused(ctx, context.Canceled)
+	d.made = func() {}
+	d.room.Store(2 << 20)
+	refused(t.Context(), tablestore.ErrNoSpace)
+	expectThere(t, store, 0, 399)
 }

@@ -267,7 +267,9 @@ type fence struct {
 	fatal  func(cause error)      // It does not return.
 	armed  atomic.Bool            // It is false during Open, which returns errors.
 	read   atomic.Pointer[string] // The store file that was last opened for reading.
-	logs   sync.Map               // The *atomic.Int64 of how much was written to each log, by name.
+	// copying is asked before each write to a backup's copy, by the one that makes it.
+	copying func(bytes int) error
+	logs    sync.Map // The *atomic.Int64 of how much was written to each log, by name.
 }
 
 // check ends the process if the directory is lost, or for the cause if there is one.
@@ -294,7 +296,10 @@ func (f *fence) judge(name, doing string, err error) error {
 
 // fenced wraps a file that was opened for writing.
 func (f *fence) fenced(name string, file vfs.File, err error) (vfs.File, error) {
-	if f.judge(name, "open", err) != nil || f.folder.inBackup(name) {
+	if err == nil && f.folder.inBackup(name) {
+		return copiedFile{file, f.copying}, nil
+	}
+	if f.judge(name, "open", err) != nil {
 		return file, err
 	}
 	opened, err := f.folder.stat(name)
