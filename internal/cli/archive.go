@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ func (t *tool) archiveRead() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		reader := &archiveReader{session: s, filter: filter, seen: map[string]bool{}}
+		reader := &archiveReader{session: s, filter: filter, seen: map[[16]byte]bool{}}
 		for _, file := range files {
 			if err := reader.file(file); err != nil {
 				return fmt.Errorf("read the archive: %w", err)
@@ -113,10 +114,14 @@ type archiveReader struct {
 	*session
 
 	filter archiveFilter
-	seen   map[string]bool // ids of jobs: a repeated purge archives a job again
-	found  []api.Job       // for the table
-	bad    int             // how many lines are damaged
+	seen   map[[16]byte]bool // hashes of ids of jobs: a repeated purge archives a job again
+	found  []api.Job         // for the next rows of the table
+	headed bool              // The table has its head.
+	bad    int               // how many lines are damaged
 }
+
+// archivePage is how many rows the table gets at once: an archive may have more jobs than fit into memory.
+const archivePage = 1_000
 
 func (r *archiveReader) file(name string) error {
 	file, err := os.Open(name)
@@ -155,15 +160,40 @@ func (r *archiveReader) file(name string) error {
 
 // take prints a job, or keeps it for the table, if the filter selects it.
 func (r *archiveReader) take(job *archivedJob, line []byte) error {
-	if r.seen[job.JobID] || !r.filter.wants(&job.Job) {
+	sum := sha256.Sum256([]byte(job.JobID))
+	id := [16]byte(sum[:16])
+	if r.seen[id] || !r.filter.wants(&job.Job) {
 		return nil
 	}
-	r.seen[job.JobID] = true
+	r.seen[id] = true
 	if r.output == "json" {
 		return r.write(string(line))
 	}
-	r.found = append(r.found, job.Job)
+	if r.found = append(r.found, job.Job); len(r.found) == archivePage {
+		return r.list()
+	}
 	return nil
+}
+
+// list writes the jobs that were found as rows of the table.
+func (r *archiveReader) list() error {
+	err := r.write(render(r.session, r.found, func(p *page, jobs []api.Job) {
+		header := []string{"JOB", "STATE", "TENANT", "REQUEST", "ACCEPTED", "ENDED", "ABOUT"}
+		if r.headed {
+			header = nil
+		}
+		rows := make([][]string, len(jobs))
+		for i := range jobs {
+			job := &jobs[i]
+			rows[i] = []string{
+				job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, p.ago(job.CreatedAt.Time), p.ago(job.CompletedAt.Time),
+				job.ErrorCode,
+			}
+		}
+		p.table(header, rows)
+	}))
+	r.found, r.headed = r.found[:0], true
+	return err
 }
 
 // check returns an error unless the line is a complete record of a job that has ended.
@@ -185,10 +215,10 @@ func (j *archivedJob) check() error {
 	return nil
 }
 
-// end prints the table, and returns an error if lines are damaged.
+// end prints the rest of the table, and returns an error if lines are damaged.
 func (r *archiveReader) end() error {
-	if r.output != "json" {
-		if err := show(r.session, api.JobPage{Jobs: r.found}, showArchived); err != nil {
+	if r.output != "json" && (len(r.found) > 0 || !r.headed) {
+		if err := r.list(); err != nil {
 			return err
 		}
 	}
@@ -196,17 +226,4 @@ func (r *archiveReader) end() error {
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d lines of the archive are damaged and left out: see above", r.bad)}
 	}
 	return nil
-}
-
-// showArchived writes a list of archived jobs.
-func showArchived(p *page, list api.JobPage) {
-	rows := make([][]string, len(list.Jobs))
-	for i := range list.Jobs {
-		job := &list.Jobs[i]
-		rows[i] = []string{
-			job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, p.ago(job.CreatedAt.Time), p.ago(job.CompletedAt.Time),
-			job.ErrorCode,
-		}
-	}
-	p.table([]string{"JOB", "STATE", "TENANT", "REQUEST", "ACCEPTED", "ENDED", "ABOUT"}, rows)
 }

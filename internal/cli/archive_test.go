@@ -2,9 +2,11 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +59,34 @@ func TestArchive_ListsEachJobOnce(t *testing.T) {
 	}
 	if out, err := l.run(t, "archive", "read", january, "-o", "json"); err != nil || out != first+second {
 		t.Errorf("one file prints %q, %v", out, err)
+	}
+}
+
+// writerFunc is a writer that is a function.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// An archive is larger than memory, so the table begins before the last line is read.
+func TestArchive_ListsJobsWhileItReads(t *testing.T) {
+	t.Parallel()
+	lines := make([]string, 1_200)
+	for n := range lines {
+		lines[n] = archived(t, fmt.Sprint("j", n), "a", 2)
+	}
+	path := writeArchive(t, t.TempDir(), "jobs-2026-01.jsonl", lines...)
+	l := newLine(t, "")
+	grow := sync.OnceFunc(func() {
+		lines = append(lines, archived(t, "late", "a", 2))
+		writeArchive(t, filepath.Dir(path), filepath.Base(path), lines...)
+	})
+	l.Stdout = writerFunc(func(p []byte) (int, error) {
+		grow()
+		return l.out.Write(p)
+	})
+	out := l.must(t, "archive", "read", path)
+	if rows := strings.Count(out, "\n"); rows != 1_202 || strings.Count(out, "JOB ") != 1 || !strings.Contains(out, "\nlate ") {
+		t.Errorf("the table has %d lines:\n%.300s", rows, out)
 	}
 }
 
