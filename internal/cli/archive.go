@@ -186,8 +186,8 @@ func (r *archiveReader) list() error {
 		for i := range jobs {
 			job := &jobs[i]
 			rows[i] = []string{
-				job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, p.ago(job.CreatedAt.Time), p.ago(job.CompletedAt.Time),
-				job.ErrorCode,
+				job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, p.ago(job.CreatedAt.Time),
+				p.ago(job.CompletedAt.Time), job.ErrorCode,
 			}
 		}
 		p.table(header, rows)

@@ -70,9 +70,9 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 // An archive is larger than memory, so the table begins before the last line is read.
 func TestArchive_ListsJobsWhileItReads(t *testing.T) {
 	t.Parallel()
-	lines := make([]string, 1_200)
-	for n := range lines {
-		lines[n] = archived(t, fmt.Sprint("j", n), "a", 2)
+	var lines []string
+	for n := range 1_200 {
+		lines = append(lines, archived(t, fmt.Sprint("j", n), "a", 2))
 	}
 	path := writeArchive(t, t.TempDir(), "jobs-2026-01.jsonl", lines...)
 	l := newLine(t, "")

@@ -372,13 +372,13 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	if hint && row.Key.Partition == "catalog" { // It comes before the hints.
 		a.kinds[row.Key.Row] = true
 	}
+	name := ""
+	if hint {
+		name = "ready hint " + row.Key.Row + " in " + row.Key.Partition + ": "
+	}
 	r, err := a.refer(row)
 	finding := func(rule Invariant, late bool, format string, args ...any) ([]Finding, error) {
-		text := fmt.Sprintf(format, args...)
-		if hint {
-			text = fmt.Sprintf("ready hint %s in %s: ", row.Key.Row, row.Key.Partition) + text
-		}
-		return []Finding{{Invariant: rule, Late: late, JobID: r.jobID, Detail: text}}, nil
+		return []Finding{{Invariant: rule, Late: late, JobID: r.jobID, Detail: name + fmt.Sprintf(format, args...)}}, nil
 	}
 	switch {
 	case err != nil && hint:
@@ -394,11 +394,8 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 			return finding(Queue, false, "its kind of work is not in the catalog")
 		}
 	}
-	work, late := hint || row.Key.Table == a.o.Tables.Schedule, a.past(r.since)
-	if work && !late {
-		return nil, nil
-	}
-	job, there, err := a.fact(ctx, r.jobID, work)
+	late := a.past(r.since)
+	job, there, err := a.fact(ctx, r.jobID, late && a.works(row))
 	if err != nil {
 		return nil, err
 	}
@@ -449,6 +446,11 @@ func (a *auditor) strayRun(ctx context.Context, row *tablestore.Row) ([]Finding,
 	return []Finding{{Invariant: Queue, Late: true, JobID: jobID, Detail: fmt.Sprintf(
 		"run slot %s in %s is taken for work item %s since %s, and no held item names it", row.Key.Row, row.Key.Partition, workID,
 		stamp(c.time("at")))}}, nil
+}
+
+// works reports whether a row takes part in the work on its job; others list it, or are its key.
+func (a *auditor) works(row *tablestore.Row) bool {
+	return row.Key.Table == a.o.Tables.Schedule || row.Key.Table == a.o.Tables.Queue
 }
 
 // past reports whether what was due at that time is late.

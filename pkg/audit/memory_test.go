@@ -27,7 +27,7 @@ func TestAudit_RemembersFewBytesOfEachJob(t *testing.T) { //nolint:paralleltest 
 		"ended in a line": {ended: true, order: statemachine.Order{Mode: statemachine.OrderFIFO}, most: 500},
 		"live":            {most: 500},
 	} {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // As above.
+		t.Run(name, func(t *testing.T) {
 			l := ledgertest.Open(t, ledger.Config{Held: func(statemachine.Target) bool { return true }})
 			for n := range jobs {
 				cmd := ledgertest.Command("tenant_a", fmt.Sprint("job ", n))

@@ -302,7 +302,9 @@ type linkless struct {
 	made func() // is called for each file of a copy
 }
 
-func (*linkless) Link(_, newname string) error { return &fs.PathError{Op: "link", Path: newname, Err: syscall.EOPNOTSUPP} }
+func (*linkless) Link(_, newname string) error {
+	return &fs.PathError{Op: "link", Path: newname, Err: syscall.EOPNOTSUPP}
+}
 
 func (d *linkless) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.Contains(name, "BACKUP") {
