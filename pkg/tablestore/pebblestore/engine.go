@@ -36,6 +36,7 @@ type engine struct {
 	fence   *fence
 	logger  *slog.Logger
 	space   *space
+	flushes atomic.Bool           // A flush is under way.
 	flushed atomic.Pointer[error] // The outcome of the last flush.
 	stalls  atomic.Int64          // How often writes had to wait.
 }
@@ -75,6 +76,9 @@ func (e *engine) open(options Options, fresh bool, lock *pebble.Lock) (db *pebbl
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%v", cause)
+			if failed, ok := cause.(error); ok {
+				err = failed
+			}
 		}
 		if err != nil {
 			err = openingError(options.Dir, e.fence.read.Load(), err)
@@ -100,11 +104,28 @@ func (e *engine) Errorf(format string, args ...any) {
 	e.logger.Error("storage engine", "note", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements [pebble.Logger]. During Open it panics, which open recovers.
+// Fatalf implements [pebble.Logger]. During Open it panics, which open recovers, unless a flush fails, which another
+// goroutine does.
 func (e *engine) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	e.fence.check(fmt.Errorf("storage engine: %s", firstLine(err)))
+	for _, arg := range args {
+		if cause, ok := arg.(error); ok { // The format does not wrap it.
+			err = cause
+		}
+	}
+	if e.flushes.Load() {
+		e.failOpening(err)
+	}
 	panic(err)
+}
+
+// failOpening ends the process for a flush that fails during the engine's Open, which would repeat it for ever.
+func (e *engine) failOpening(err error) {
+	if !e.fence.armed.Load() {
+		e.fence.fatal(openingError(e.fence.folder.dir, nil, fmt.Errorf("flush of the log: %w", err)))
+		select {}
+	}
 }
 
 // flushPause is the delay after a failed flush, which the engine would otherwise retry at
@@ -114,9 +135,11 @@ const flushPause = 100 * time.Millisecond
 // listener returns the hooks for the engine.
 func (e *engine) listener() *pebble.EventListener {
 	return &pebble.EventListener{
+		FlushBegin: func(pebble.FlushInfo) { e.flushes.Store(true) },
 		// The engine also reports a real error to failed, but not the error of a flush that
 		// had nothing to write.
 		FlushEnd: func(info pebble.FlushInfo) {
+			e.flushes.Store(false)
 			e.flushed.Store(&info.Err)
 			e.space.full.Store(noSpace(info.Err))
 		},
@@ -137,10 +160,7 @@ func (e *engine) failed(err error) {
 	if last := e.flushed.Load(); last == nil || *last == nil || !errors.Is(err, *last) {
 		return
 	}
-	if !e.fence.armed.Load() { // The engine's Open would repeat the flush for ever.
-		e.fence.fatal(openingError(e.fence.folder.dir, nil, fmt.Errorf("flush of the log: %w", err)))
-		select {}
-	}
+	e.failOpening(err)
 	if noSpace(err) {
 		time.Sleep(flushPause) // The log still holds the data, so the flush can wait for space.
 		return

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -103,9 +104,18 @@ func TestFailingDiskEndsTheProcessAndKeepsWhatWasAcknowledged(t *testing.T) {
 // The engine's Open repeats the flush of the log that it has read until it succeeds.
 func TestAFlushThatFailsInOpenEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	for name, cause := range map[string]error{"full disk": syscall.ENOSPC, "quota": syscall.EDQUOT, "broken disk": errDisk} {
+	for name, failing := range map[string]struct {
+		file  string
+		cause error
+	}{
+		"table on a full disk":    {".sst", syscall.ENOSPC},
+		"table beyond a quota":    {".sst", syscall.EDQUOT},
+		"table on a broken disk":  {".sst", errDisk},
+		"manifest beyond a quota": {"MANIFEST-", syscall.EDQUOT},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			cause := failing.cause
 			if !inChild(t, `data directory "data"`, "flush of the log", cause.Error()) {
 				return
 			}
@@ -113,7 +123,13 @@ func TestAFlushThatFailsInOpenEndsTheProcess(t *testing.T) {
 			_, err := fill(t, open(t, d.options()), 20)
 			musttest.NoError(t, err)
 			d = d.crash()
-			d.inject(".sst", func() error { return cause }, writes...)
+			judge := func(op errorfs.Op) error {
+				if strings.Contains(op.Path, failing.file) && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpFileWrite) {
+					return cause
+				}
+				return nil
+			}
+			d.rule.Store(&judge)
 			options := d.options()
 			options.Fatal = ends(t, func(err error) {
 				if !errors.Is(err, cause) || errors.Is(err, tablestore.ErrNoSpace) == errors.Is(cause, errDisk) ||
