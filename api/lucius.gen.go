@@ -7958,7 +7958,8 @@ type ClientInterface interface {
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-	// 100,000 jobs are counted; `truncated` is true if there are more.
+	// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
+	// by the name of the tenant; `truncated` is true if there are more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -9440,7 +9441,8 @@ func (c *Client) CreateCancellation(ctx context.Context, params *CreateCancellat
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 // `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-// 100,000 jobs are counted; `truncated` is true if there are more.
+// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
+// by the name of the tenant; `truncated` is true if there are more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -16877,7 +16879,8 @@ type ClientWithResponsesInterface interface {
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-	// 100,000 jobs are counted; `truncated` is true if there are more.
+	// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
+	// by the name of the tenant; `truncated` is true if there are more.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -23586,7 +23589,8 @@ func (c *ClientWithResponses) CreateCancellationWithResponse(ctx context.Context
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 // `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-// 100,000 jobs are counted; `truncated` is true if there are more.
+// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
+// by the name of the tenant; `truncated` is true if there are more.
 //
 // Returns a wrapper object for the known response body format(s).
 //

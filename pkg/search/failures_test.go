@@ -411,6 +411,66 @@ func TestFailures_AreBounded(t *testing.T) {
 	})
 }
 
+// crowded is a source with many tenants, the last of which has a failed job. A read takes 10 ms.
+type crowded struct {
+	many
+	tenants int
+}
+
+func (c *crowded) name(n int) string { return fmt.Sprintf("tenant%06d", n) }
+
+func (c *crowded) Tenants(_ context.Context, after string, limit int) (names []string, err error) {
+	for n := 1; n <= c.tenants && len(names) < limit; n++ {
+		if name := c.name(n); name > after {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func (c *crowded) Index(ctx context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	time.Sleep(10 * time.Millisecond)
+	if q.TenantID != c.name(c.tenants) {
+		return nil, false, nil
+	}
+	return c.many.Index(ctx, q)
+}
+
+// The time of a report grows with the number of tenants only up to a bound, and a search goes on with the
+// tenants that follow.
+func TestFailures_OfManyTenants(t *testing.T) {
+	t.Parallel()
+	for tenants, truncated := range map[int]bool{3000: false, 35_000: true} {
+		synctest.Test(t, func(t *testing.T) {
+			jobs := &crowded{tenants: tenants, many: many{entries: []ledger.IndexEntry{{IndexRow: ledger.IndexRow{
+				JobID: uuid.Must(uuid.NewV7()).String(), RequestType: "r", StepType: "S", EndedAt: time.Now(),
+			}}}}}
+			finder, begun := &search.Finder{Source: jobs}, time.Now()
+			report := groups(t, finder, search.Filter{})
+			if took := time.Since(begun); took > min(8*time.Second*time.Duration(tenants)/3000, 80*time.Second) {
+				t.Errorf("%d tenants take %v", tenants, took)
+			}
+			if report.Truncated != truncated || (len(report.Groups) == 1) == truncated {
+				t.Errorf("%d tenants: %d groups, truncated %t", tenants, len(report.Groups), report.Truncated)
+			}
+			f, found := search.Filter{State: statemachine.JobFailedFinal}, 0
+			for searches := 1; searches > 0; searches-- {
+				for _, err := range finder.Find(t.Context(), &f, nil) {
+					if more, ok := errors.AsType[*search.MoreError](err); ok {
+						f.After, searches = more.After, searches+1
+						continue
+					}
+					musttest.NoError(t, err)
+					found++
+				}
+			}
+			if found != 1 {
+				t.Errorf("%d tenants: %d jobs found in all searches", tenants, found)
+			}
+		})
+	}
+}
+
 func TestFailures_ErrorsAreProblems(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(ledgertest.Split())

@@ -67,7 +67,7 @@ type MoreError struct {
 func (*MoreError) Error() string { return "the search ended at its bound: there may be more jobs" }
 
 const (
-	maxExamined = 100_000 // index entries read for one call
+	maxExamined = 100_000 // index entries, and lists of a tenant and month, read for one call
 	readCost    = 5       // how many entries one counts for whose job must be read
 	tenantPage  = 1000    // tenants whose entries are merged
 	entryPage   = 1000    // index entries or ids read at once
@@ -95,7 +95,8 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 // the index has and the time in the job's id. It reads each job of a document, and each success with
 // a tag. Other entries are written before the commit that ends the job or makes its rerun, so it
 // reads the first 2,000 whose commit may be under way; an atomic store has none. It ends after
-// 100,000 entries, of which one whose job is read counts for five.
+// 100,000 entries, of which one whose job is read counts for five, as does each list of a tenant and
+// month for one, so that its time has a bound with any number of tenants.
 //
 // It reads live jobs, in no particular order, and yields those with two slots perhaps twice. A job
 // that is [Found.Damaged] is yielded, too.
@@ -288,9 +289,14 @@ func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error
 		at := cursorOf(f.After)
 		for {
 			tenants, err := x.tenants(ctx, f, at)
-			if err != nil || len(tenants) == 0 {
+			switch {
+			case err != nil || len(tenants) == 0:
 				return err
+			case left < 0:
+				return &MoreError{After: at.String()}
 			}
+			oldest, newest := f.months(at.job)
+			months := 12*(newest.Year()-oldest.Year()) + int(newest.Month()-oldest.Month()) + 1
 			q := HintQuery{Tenants: tenants, Page: entryPage, After: at.job, Reruns: true}
 			at.last = tenants[len(tenants)-1]
 			for hint, err := range f.Hints(ctx, x.Source, q) {
@@ -307,6 +313,7 @@ func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error
 				}
 			}
 			at = cursor{tenant: at.last}
+			left -= months * len(tenants) // not before: each search gets past some tenants
 		}
 	})
 }

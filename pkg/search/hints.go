@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Index is the part of the ledger that lists index entries.
+// Index is the part of the ledger that lists index entries. It is safe for concurrent use.
 type Index interface {
 	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
 }
@@ -153,6 +155,14 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 				DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After, Limit: min(max(minFill, q.Page/lists), maxFill),
 			}})
 		}
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(listReaders) // Most lists of many tenants are empty: reading them takes most of the time.
+	for _, s := range sources {
+		group.Go(func() error { return s.fill(groupCtx, index) })
+	}
+	if err := group.Wait(); err != nil {
+		return false, err
 	}
 	for {
 		sources = slices.DeleteFunc(sources, func(s *source) bool {

@@ -36,6 +36,8 @@ const (
 	minFill   = 16
 	maxFill   = 1000
 	maxFilled = 10_000
+	// listReaders is how many lists are read at once: half of the connections of a PostgreSQL store.
+	listReaders = 16
 )
 
 // PageBytes returns the size in JSON at which a page of jobs ends. Its last job may exceed

@@ -1242,7 +1242,8 @@ export interface paths {
          *     group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
          *     has failed and counts itself. If its rerun is cancelled, the job counts again. Without
          *     `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-         *     100,000 jobs are counted; `truncated` is true if there are more.
+         *     100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
+         *     by the name of the tenant; `truncated` is true if there are more.
          */
         get: operations["listFailures"];
         put?: never;
