@@ -157,9 +157,15 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 		}
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(listReaders) // Most lists of many tenants are empty: reading them takes most of the time.
-	for _, s := range sources {
-		group.Go(func() error { return s.fill(groupCtx, index) })
+	group.SetLimit(listReaders) // Of many tenants most lists are empty, and take most of the time.
+	// Those of one tenant are read in order, see [Filter.liveHints].
+	for of := range slices.Chunk(sources, len(states)) {
+		group.Go(func() (err error) {
+			for i := 0; i < len(of) && err == nil; i++ {
+				err = of[i].fill(groupCtx, index)
+			}
+			return err
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return false, err

@@ -8,8 +8,10 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -336,6 +338,38 @@ type months map[string]bool
 func (m months) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
 	m[q.Month.Format("2006-01")] = true
 	return nil, false, nil
+}
+
+// order records in which order the lists of a tenant are read.
+type order struct {
+	mu     sync.Mutex
+	states map[string][]statemachine.JobState
+}
+
+func (o *order) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	runtime.Gosched()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.states[q.TenantID] = append(o.states[q.TenantID], q.State)
+	return nil, false, nil
+}
+
+// A job that advances while its tenant's lists are read must not be missed in all of them.
+func TestHints_OfATenantAreReadInTheOrderOfAJobsLife(t *testing.T) {
+	t.Parallel()
+	live := slices.DeleteFunc(slices.Clone(statemachine.JobStates), statemachine.JobState.Terminal)
+	index := &order{states: map[string][]statemachine.JobState{}}
+	for hint, err := range (&search.Filter{}).Hints(t.Context(), index, search.HintQuery{Tenants: []string{"a", "b", "c"}, States: live}) {
+		t.Error(hint, err)
+	}
+	for tenant, states := range index.states {
+		if months := slices.Collect(slices.Chunk(states, len(live))); len(months) != 3 || !slices.Equal(months[0], live) {
+			t.Errorf("%s: %v", tenant, states)
+		}
+	}
+	if len(index.states) != 3 {
+		t.Errorf("lists of %d tenants are read", len(index.states))
+	}
 }
 
 // No job was accepted in a month that has not come yet.
