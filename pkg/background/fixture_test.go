@@ -206,6 +206,8 @@ func (s *sketch) fail(tenant string, n int, code string) []string {
 
 func (s *sketch) Atomic() bool { return false }
 
+func (s *sketch) ListsLive() bool { return false }
+
 func (s *sketch) NewJobID() (string, error) { return newID(time.Now()), nil }
 
 func (s *sketch) Tenants(_ context.Context, after string, limit int) ([]string, error) {

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,6 +294,65 @@ func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 	if err != nil || !preview.Truncated || jobs.shown > 21_000 {
 		t.Errorf("%+v after %d jobs, %v", preview, jobs.shown, err)
 	}
+}
+
+// reading is a ledger that counts the jobs that are read.
+type reading struct {
+	*ledger.Ledger
+	jobs atomic.Int64
+}
+
+func (r *reading) Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+	r.jobs.Add(1)
+	return r.Ledger.Job(ctx, jobID)
+}
+
+// On a store that lists live jobs, an operation reads only those that may match. So those that do not match
+// cannot use up the bound of what it examines, with each repeat again.
+func TestCreate_ReadsOnlyListedJobsThatMayMatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := ledgertest.Publishing(t, ledger.Config{Store: ledgertest.Atomic(), Shards: 2, Shared: true})
+		counted := &reading{Ledger: l.Ledger}
+		w := &world{l, serve(t, counted, l.Store)}
+		var want []string
+		for n := range 60 {
+			w.accept(fmt.Sprint("tenant", n%7), "OCR")
+		}
+		for n := range 3 {
+			time.Sleep(time.Second)
+			want = append(want, w.accept(fmt.Sprint("tenant", n%2), "NLP"))
+		}
+		time.Sleep(time.Second)
+		noon := time.Now()
+		want = append(want, w.accept("tenant3", "NLP"))
+		paused := w.paused("tenant0", "NLP")
+		for name, test := range map[string]struct {
+			kind   background.Kind
+			filter search.Filter
+			want   []string
+		}{
+			"of a step type":       {background.KindPause, search.Filter{StepType: "NLP"}, want},
+			"of a tenant":          {background.KindPause, search.Filter{StepType: "NLP", TenantID: "tenant3"}, want[3:]},
+			"of another":           {background.KindPause, search.Filter{StepType: "NLP", TenantID: "tenant5"}, nil},
+			"accepted before":      {background.KindPause, search.Filter{StepType: "NLP", CreatedBefore: noon}, want[:3]},
+			"accepted since":       {background.KindPause, search.Filter{StepType: "NLP", CreatedAfter: noon}, want[3:]},
+			"with an error":        {background.KindPause, search.Filter{ErrorCode: "broken"}, nil},
+			"in another state":     {background.KindResume, search.Filter{}, []string{paused}},
+			"in no state it lists": {background.KindResume, search.Filter{State: statemachine.JobQueued}, nil},
+		} {
+			counted.jobs.Store(0)
+			test.want = slices.Sorted(slices.Values(test.want))
+			got := selected(t, w.Operations, background.BulkRequest{Kind: test.kind, Filter: test.filter})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+			// A preview, which reads its sample from what it found, and an operation; those older than CreatedAfter by a day are listed.
+			if n, most := counted.jobs.Load(), 2*int64(len(test.want)); n > most && test.filter.CreatedAfter.IsZero() {
+				t.Errorf("%s: %d jobs are read, want %d", name, n, most)
+			}
+		}
+	})
 }
 
 // The cost of a preview depends on the number of failures or live jobs, not on the number of

@@ -26,6 +26,7 @@ type Source interface {
 	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string) ([]ledger.Entry, string, error)
 	Shards() int
 	Atomic() bool
+	ListsLive() bool
 }
 
 // LiveIndex is [Counts.Live] of one process, or nil if there is none.
@@ -98,8 +99,9 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 // 100,000 entries, of which one whose job is read counts for five, as does each list of a tenant and
 // month for one, so that its time has a bound with any number of tenants.
 //
-// It reads live jobs, in no particular order, and yields those with two slots perhaps twice. A job
-// that is [Found.Damaged] is yielded, too.
+// It reads live jobs, in no particular order, and yields some of them twice. A job that is
+// [Found.Damaged] is yielded, too. A source that lists live jobs names those that may match; without
+// that and without [Finder.Live] it reads all, up to MaxLive.
 func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[*Found, error] {
 	return sequence(func(yield func(*Found) bool) error {
 		pages := x.live(ctx, f, wanted)
@@ -129,8 +131,12 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 	}
 	return sequence(func(yield func([]*Found) bool) error {
 		left := cmp.Or(x.MaxLive, math.MaxInt)
-		fits := func(t *Traits) bool { return wanted(t.State) && f.fits(t) }
-		for ids, err := range x.liveIDs(ctx, f, fits, math.MaxInt) {
+		all := x.liveIDs(ctx, f, func(t *Traits) bool { return wanted(t.State) && f.fits(t) }, math.MaxInt)
+		// A report looks at few live jobs, any of them.
+		if x.Source.ListsLive() && !f.indexed() && !f.Retrying && f.Outbox != statemachine.OutboxPending {
+			all = x.listedIDs(ctx, f, wanted)
+		}
+		for ids, err := range all {
 			if err != nil {
 				return err
 			}
@@ -188,16 +194,43 @@ func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool
 // indexedIDs yields the ids of jobs of the filter's document or tags in parts. It returns a
 // [*MoreError] after most entries.
 func (x *Finder) indexedIDs(ctx context.Context, f *Filter, most int, yield func([]string) bool) error {
+	return f.idsOf(f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}), most, yield)
+}
+
+// listedIDs yields the ids of live jobs in the wanted states that may match in parts, some of them
+// twice, from the lists of live jobs. So the jobs that cannot match cost no read of their own.
+func (x *Finder) listedIDs(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[[]string, error] {
+	q := HintQuery{Page: entryPage, States: slices.DeleteFunc(slices.Clone(statemachine.JobStates), func(state statemachine.JobState) bool {
+		return state.Terminal() || !is(f.State, state) || !wanted(state)
+	})}
+	hints := sequence(func(yield func(Hint) bool) (err error) {
+		for at := (cursor{}); len(q.States) > 0; at.tenant = q.Tenants[len(q.Tenants)-1] {
+			if q.Tenants, err = x.tenants(ctx, f, at); err != nil || len(q.Tenants) == 0 {
+				return err
+			}
+			for hint, err := range f.liveHints(ctx, x.Source, q) {
+				if err != nil || !yield(hint) {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return sequence(func(yield func([]string) bool) error { return f.idsOf(hints, math.MaxInt, yield) })
+}
+
+// idsOf yields the ids of the jobs that may match in parts. It returns a [*MoreError] after most hints.
+func (f *Filter) idsOf(hints iter.Seq2[Hint, error], most int, yield func([]string) bool) error {
 	var ids []string
-	for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}) {
+	for hint, err := range hints {
 		if most--; err == nil && most < 0 {
 			err = &MoreError{}
 		}
 		if err != nil {
 			return err
 		}
-		if !f.mayMatch(&hint.IndexRow) {
-			continue
+		if !f.mayMatch(&hint.IndexRow) || !f.CreatedBefore.IsZero() && !ledger.IDTime(hint.JobID).Before(f.CreatedBefore) {
+			continue // A job is not older than its id.
 		}
 		if ids = append(ids, hint.JobID); len(ids) == readPage {
 			if !yield(ids) {

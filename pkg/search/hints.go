@@ -77,12 +77,16 @@ func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[
 	})
 }
 
-// liveHints is [Filter.Hints] for live jobs of any age, in a ledger that lists live jobs. It
-// applies the filter's state. It reads the states in the order of a job's life, so that it
-// does not miss a job that advances between two reads.
+// liveHints is [Filter.Hints] for live jobs of any age, in a ledger that lists live jobs. It reads the
+// query's states or else the filter's, in the order of a job's life, so that it does not miss a job that
+// advances between two reads.
 func (f *Filter) liveHints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
-		if q.States = []statemachine.JobState{f.State}; f.State == "" {
+		switch {
+		case len(q.States) > 0:
+		case f.State != "":
+			q.States = []statemachine.JobState{f.State}
+		default:
 			q.States = slices.DeleteFunc(slices.Clone(statemachine.JobStates), statemachine.JobState.Terminal)
 		}
 		_, err := f.walk(ctx, index, &q, time.Time{}, yield)
