@@ -3106,7 +3106,7 @@ type LineCancellation struct {
 
 // LineCounts The lines in which jobs wait or that a failed job blocks. `/v1/lines` lists them.
 type LineCounts struct {
-	// AsOf When the round ended.
+	// AsOf When they had been counted.
 	//
 	// Example: 2026-01-27T12:00:00.000Z
 	AsOf Time `json:"as_of,omitempty,omitzero"`
@@ -4015,8 +4015,8 @@ type Overview struct {
 	// Example: {"CANCELLING":0,"DISPATCHING":3000,"IN_PROGRESS":12,"PAUSED":4,"PAUSING":0,"QUEUED":0}
 	Jobs map[string]int `json:"jobs"`
 
-	// Lines The lines that the reconciler counted in its last round. Absent until this process has
-	// completed one; without the role `sweeper` it never does.
+	// Lines The lines as the reconciler counted them last. Absent until this process has counted them
+	// once; without the role `sweeper` it never does.
 	Lines LineCounts `json:"lines,omitempty,omitzero"`
 
 	// NextRetryAt When the next step that waits for its next attempt is due; absent if none waits.

@@ -107,7 +107,7 @@ func (w *world) idlePhase() {
 	end := time.Now().Add(idleTime)
 	w.until(end, func() bool { return false })
 	// Each pass reads each shard, and each claim the catalog and a few lists.
-	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/reconcileInterval) + 3
+	passes := int(idleTime/relayInterval+idleTime/sweepInterval+2*idleTime/reconcileInterval) + 3 // it walks and counts
 	if w.scenario.dated {
 		passes += int(idleTime / sweepInterval)
 	}

@@ -360,15 +360,16 @@ func (m *parts) addCleanup(w *world) error {
 		return err
 	}
 	m.reconciler = reconciler
-	walk := reconciler.Loop()
-	pass := walk.Pass
-	walk.Pass = func(ctx context.Context) error {
-		if !w.reconciles() {
-			return nil
+	for _, walk := range []background.Loop{reconciler.Loop(), reconciler.CountLoop()} {
+		pass := walk.Pass
+		walk.Pass = func(ctx context.Context) error {
+			if !w.reconciles() {
+				return nil
+			}
+			return pass(ctx)
 		}
-		return pass(ctx)
+		m.every(reconcileInterval, walk)
 	}
-	m.every(reconcileInterval, walk)
 	if w.scenario.retention > 0 {
 		retention, err := background.NewRetention(background.RetentionConfig{
 			Ledger: m.ledger, Random: func() float64 { return 0 }, Logger: w.log,

@@ -50,6 +50,8 @@ const (
 	// takes a twentieth of a core; it uses all of fastTime if the process is otherwise idle.
 	fastPage = 1000
 	fastTime = 900 * time.Millisecond
+	// countPage is how many lines or schedules one pass counts.
+	countPage = 200
 	// sharedAgeInterval is how often the age of the oldest due row is read if other processes
 	// share the store, which may charge for reads.
 	sharedAgeInterval = 5 * time.Second
@@ -63,11 +65,11 @@ type ReconcilerConfig struct {
 	// Optional. Defaults to 200, or to 50 on an exclusive store, whose reads cost this
 	// process CPU time: 50 a second take a hundredth of a core.
 	Page int
-	// Rest is the time between two rounds. Optional. Defaults to 1 min.
+	// Rest is the time between two rounds, and between two counts. Optional. Defaults to 1 min.
 	Rest time.Duration
 	// Counts counts the live jobs of each round. Optional.
 	Counts LiveCounts
-	// Schedules are counted at the end of each round. Optional.
+	// Schedules are counted after the lines. Optional.
 	Schedules ScheduleCounts
 	// Logger logs each finding. Optional.
 	Logger *slog.Logger
@@ -86,9 +88,12 @@ type ReconcilerReport struct {
 	// These are of the last complete round, if there was one.
 	Stuck      []Stuck // jobs that could not be repaired, at most 1000
 	Checked    int     // slots of live jobs
-	Lines      LineCounts
-	Schedules  map[string]int // by state
 	RoundEnded time.Time
+
+	// These are of the last complete count, if there was one.
+	Lines     LineCounts
+	Schedules map[string]int // by state
+	Counted   time.Time      // when it ended
 
 	Repaired int // defects repaired since the process started
 	// OldestPending is how long the oldest due row had waited to be published when
@@ -105,38 +110,47 @@ type LineCounts struct {
 // Reconciler walks the live jobs slowly, round after round, and checks that each can make
 // progress: it has a pending row, a deadline or a retry time with its schedule entry, a
 // directive in the pull queue with its ready hint, or a pause. At the end of each round it
-// walks the ready index, for hints whose commit never came, and counts the lines and the schedules. Any number
-// may run on one store.
+// walks the ready index, for hints whose commit never came. Any number may run on one store. It counts
+// the lines and the schedules in a walk of their own: a round over many jobs takes hours, and a blocked
+// line is not to wait for it.
 //
 // Every change of a job should keep this true, so in a healthy system nothing is repaired
 // or stuck. If there is a defect, the walk turns a lost job into a late one: it repairs and
 // counts what it can, and reports the rest to the operator.
 type Reconciler struct {
 	cfg ReconcilerConfig
-	// The next pass continues at from in the shard of live jobs or of lines, or in the schedules, or at ready in the
-	// ready index.
-	part  roundPart
-	shard int
-	from  string
-	ready ledger.ReadyWalk
-	round ReconcilerReport // of the current round
-	fast  bool             // the current round is fast
-	// refused is how many passes in a row an outage has cut short at from.
+	// The next pass continues at jobs, or at the end of a round at ready in the ready index.
+	jobs    place
+	inReady bool
+	ready   ledger.ReadyWalk
+	round   ReconcilerReport // of the current round
+	fast    bool             // the current round is fast
+	// refused is how many passes in a row an outage has cut short at jobs.
 	refused int
 
-	mu   sync.Mutex // Guards last; the round belongs to RunOnce.
+	// The next count continues at counting in the lines, or after them in the schedules.
+	counting    place
+	inSchedules bool
+	count       ReconcilerReport // of the current count
+
+	mu   sync.Mutex // Guards last; the round belongs to RunOnce, and the count to CountOnce.
 	last ReconcilerReport
 }
 
-// roundPart is what a round walks. The parts are walked in this order.
-type roundPart int
+// place is where a walk of shards continues.
+type place struct {
+	shard int
+	from  string
+}
 
-const (
-	liveJobs roundPart = iota
-	readyIndex
-	lineList
-	scheduleList
-)
+// passed continues after a page of a shard, and reports whether it was the last page of all shards.
+func (p *place) passed(next string, shards int) (last bool) {
+	if p.from = next; next == "" {
+		p.shard = (p.shard + 1) % shards
+		return p.shard == 0
+	}
+	return false
+}
 
 // NewReconciler returns a reconciler. The error names the invalid field.
 func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
@@ -163,10 +177,16 @@ func (r *Reconciler) Report() ReconcilerReport {
 }
 
 // Loop returns the loop that checks one page per interval, and rests after each round.
-func (r *Reconciler) Loop() Loop {
+func (r *Reconciler) Loop() Loop { return r.loop("reconciler", r.RunOnce) }
+
+// CountLoop returns the loop that counts the lines and the schedules, and rests after each count.
+func (r *Reconciler) CountLoop() Loop { return r.loop("line counts", r.CountOnce) }
+
+// loop returns a loop that rests when a pass has no more to do.
+func (r *Reconciler) loop(name string, once func(context.Context) (Pass, error)) Loop {
 	var last Pass
-	return Loop{Name: "reconciler", Pass: func(ctx context.Context) (err error) {
-		last, err = r.RunOnce(ctx)
+	return Loop{Name: name, Pass: func(ctx context.Context) (err error) {
+		last, err = once(ctx)
 		return err
 	}, Rest: func() time.Duration {
 		if last.More {
@@ -199,10 +219,10 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce checks one page of jobs or, at the end of a round, of the ready index, the lines or the schedules;
-// in a fast round it checks several. It reports More until the round ends. The next pass repeats a
-// page that an outage of the store has cut short; a job that the store refuses [ledger.MaxRefused] times in a row, and rows
-// that cannot be read, are passed over. One pass runs at a time.
+// RunOnce checks one page of jobs or, at the end of a round, of the ready index; in a fast round it checks
+// several. It reports More until the round ends. The next pass repeats a page that an outage of the store has
+// cut short; a job that the store refuses [ledger.MaxRefused] times in a row, and rows that cannot be read,
+// are passed over. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
@@ -217,9 +237,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	defer r.mu.Unlock()
 	r.last.Repaired += repaired
 	if !pass.More {
-		r.last.Stuck, r.last.Checked, r.last.Lines = r.round.Stuck, r.round.Checked, r.round.Lines
-		r.last.Schedules = r.round.Schedules
-		r.last.RoundEnded = time.Now()
+		r.last.Stuck, r.last.Checked, r.last.RoundEnded = r.round.Stuck, r.round.Checked, time.Now()
 		r.round = ReconcilerReport{}
 	}
 	if err != nil {
@@ -230,36 +248,19 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 
 // checkPage checks one page of the round's current part.
 func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, err error) {
-	switch r.part {
-	case readyIndex:
+	if r.inReady {
 		return r.checkReady(ctx)
-	case lineList:
-		pass, err = r.countLines(ctx)
-		return pass, 0, err
-	case scheduleList:
-		pass, err = r.countSchedules(ctx)
-		return pass, 0, err
-	default:
-		return r.checkJobs(ctx)
 	}
-}
-
-// passed continues after a page of a shard, and reports whether it was the last page of all shards.
-func (r *Reconciler) passed(next string) (last bool) {
-	if r.from = next; next == "" {
-		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
-		return r.shard == 0
-	}
-	return false
+	return r.checkJobs(ctx)
 }
 
 // checkJobs checks one page of live jobs.
 func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, err error) {
 	counts := r.cfg.Counts
-	if counts != nil && r.shard == 0 && r.from == "" {
+	if counts != nil && r.jobs == (place{}) {
 		r.fast = counts.Begin()
 	}
-	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
+	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.jobs.shard, r.cfg.Page, r.jobs.from)
 	if tablestore.IsOutage(err) || ctx.Err() != nil {
 		// In the end it is the job and not the store, which did answer with the page.
 		if r.refused++; r.refused < ledger.MaxRefused || next == "" || ctx.Err() != nil {
@@ -284,8 +285,8 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		}
 	}
 	r.round.Checked += len(findings)
-	if r.passed(next) {
-		r.part = readyIndex
+	if r.jobs.passed(next, r.cfg.Ledger.Shards()) {
+		r.inReady = true
 		if counts != nil {
 			counts.End()
 		}
@@ -300,23 +301,41 @@ func (r *Reconciler) checkReady(ctx context.Context) (pass Pass, repaired int, e
 	if repaired > 0 {
 		r.cfg.Logger.WarnContext(ctx, "defect repaired", "hints", repaired, "defect", "ready hint of a commit that never came")
 	}
-	if ended {
-		r.part = lineList
-	}
-	pass.More = true
+	r.inReady, pass.More = !ended, !ended
 	return pass, repaired, err
+}
+
+// CountOnce counts one page of the lines or, after them, of the schedules. It reports More until all are
+// counted. The next call repeats a page that an outage of the store has cut short. One runs at a time.
+func (r *Reconciler) CountOnce(ctx context.Context) (pass Pass, err error) {
+	if r.inSchedules {
+		pass, err = r.countSchedules(ctx)
+	} else {
+		pass, err = r.countLines(ctx)
+	}
+	if err != nil {
+		return pass, fmt.Errorf("count the lines and schedules: %w", err)
+	}
+	if !pass.More {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.last.Lines, r.last.Schedules, r.last.Counted = r.count.Lines, r.count.Schedules, time.Now()
+		r.count = ReconcilerReport{}
+	}
+	return pass, nil
 }
 
 // countLines counts one page of the lines.
 func (r *Reconciler) countLines(ctx context.Context) (Pass, error) {
-	views, next, err := r.cfg.Ledger.Lines(ctx, "", r.shard, r.cfg.Page, r.from)
+	at := &r.counting
+	views, next, err := r.cfg.Ledger.Lines(ctx, "", at.shard, countPage, at.from)
 	switch {
 	case errors.Is(err, tablestore.ErrUnavailable), ctx.Err() != nil:
 		return Pass{More: true}, err
-	case err != nil: // A row that cannot be read must not keep the jobs from the next round.
-		r.cfg.Logger.ErrorContext(ctx, "the other lines of a shard are not counted", "shard", r.shard, "error", err)
+	case err != nil: // A row that cannot be read must not hide the lines of the other shards.
+		r.cfg.Logger.ErrorContext(ctx, "the other lines of a shard are not counted", "shard", at.shard, "error", err)
 	}
-	lines := &r.round.Lines
+	lines := &r.count.Lines
 	for i := range views {
 		since := views[i].BlockedSince()
 		if since.IsZero() {
@@ -328,35 +347,30 @@ func (r *Reconciler) countLines(ctx context.Context) (Pass, error) {
 			lines.BlockedSince = since
 		}
 	}
-	if r.passed(next) {
-		if r.part = scheduleList; r.cfg.Schedules == nil {
-			r.part = liveJobs
-		}
-	}
-	return Pass{Done: len(views), More: r.part != liveJobs}, nil
+	last := at.passed(next, r.cfg.Ledger.Shards())
+	r.inSchedules = last && r.cfg.Schedules != nil
+	return Pass{Done: len(views), More: !last || r.inSchedules}, nil
 }
 
 // countSchedules counts one page of the schedules.
 func (r *Reconciler) countSchedules(ctx context.Context) (Pass, error) {
-	states, next, err := r.cfg.Schedules.Count(ctx, r.cfg.Page, r.from)
+	states, next, err := r.cfg.Schedules.Count(ctx, countPage, r.counting.from)
 	switch {
 	case errors.Is(err, tablestore.ErrUnavailable), ctx.Err() != nil:
 		return Pass{More: true}, err
-	case err != nil: // A row that cannot be read must not keep the jobs from the next round.
+	case err != nil: // A row that cannot be read must not hide the lines.
 		r.cfg.Logger.ErrorContext(ctx, "the other schedules are not counted", "error", err)
 	}
-	if r.round.Schedules == nil {
-		r.round.Schedules = map[string]int{}
+	if r.count.Schedules == nil {
+		r.count.Schedules = map[string]int{}
 	}
 	done := 0
 	for state, n := range states {
-		r.round.Schedules[state] += n
+		r.count.Schedules[state] += n
 		done += n
 	}
-	if r.from = next; next == "" {
-		r.part = liveJobs
-	}
-	return Pass{Done: done, More: next != ""}, nil
+	r.counting.from, r.inSchedules = next, next != ""
+	return Pass{Done: done, More: r.inSchedules}, nil
 }
 
 // oldestPending returns the age of the oldest row that is due to be published. The age

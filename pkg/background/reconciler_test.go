@@ -100,14 +100,20 @@ func (w *ward) Job(_ context.Context, id string) (*statemachine.Aggregate, error
 // round makes passes until the end of a round.
 func round(t *testing.T, c *background.Reconciler) {
 	t.Helper()
+	untilEnd(t, c.RunOnce)
+}
+
+// untilEnd makes passes until there is no more to do.
+func untilEnd(t *testing.T, once func(context.Context) (background.Pass, error)) {
+	t.Helper()
 	for range 10 {
-		if pass, err := c.RunOnce(t.Context()); err != nil {
+		if pass, err := once(t.Context()); err != nil {
 			t.Fatal(err)
 		} else if !pass.More {
 			return
 		}
 	}
-	t.Fatal("the round does not end")
+	t.Fatal("the walk does not end")
 }
 
 // job returns a live job.
@@ -135,7 +141,7 @@ func TestReconciler_ReportsARound(t *testing.T) {
 	}
 }
 
-// A round counts the schedules at its end, and ends even if a row of them cannot be read.
+// The schedules are counted after the lines. The count ends even if a row of them cannot be read.
 func TestReconciler_CountsSchedules(t *testing.T) {
 	t.Parallel()
 	r := &roll{pages: []map[string]int{{"active": 2}, {"active": 1, "paused": 1}}, broken: map[string]error{}}
@@ -149,7 +155,7 @@ func TestReconciler_CountsSchedules(t *testing.T) {
 		{nil, map[string]int{"active": 3, "paused": 1}},
 	} {
 		r.broken["+"] = test.broken
-		round(t, c)
+		untilEnd(t, c.CountOnce)
 		if got := c.Report().Schedules; !maps.Equal(got, test.want) {
 			t.Errorf("second page %v: %v, want %v", test.broken, got, test.want)
 		}
@@ -157,7 +163,7 @@ func TestReconciler_CountsSchedules(t *testing.T) {
 	r.broken[""] = tablestore.ErrUnavailable
 	var err error
 	for range 10 {
-		if _, err = c.RunOnce(t.Context()); err != nil {
+		if _, err = c.CountOnce(t.Context()); err != nil {
 			break
 		}
 	}
@@ -165,13 +171,13 @@ func TestReconciler_CountsSchedules(t *testing.T) {
 		t.Errorf("without the store: %v", err)
 	}
 	r.broken[""] = nil
-	round(t, c) // The page is repeated.
+	untilEnd(t, c.CountOnce) // The page is repeated.
 	if got := c.Report().Schedules["active"]; got != 3 {
 		t.Errorf("%d are active after the outage, want 3", got)
 	}
 }
 
-// A round counts the lines after the jobs; it ends even if a row of the list cannot be read.
+// A count of the lines ends even if a row of the list cannot be read.
 func TestReconciler_CountsLines(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
@@ -193,18 +199,40 @@ func TestReconciler_CountsLines(t *testing.T) {
 		"a row is broken": {errors.New("bad key"), background.LineCounts{Moving: 2, Blocked: 1, BlockedSince: at}},
 	} {
 		w.noLines = test.err
-		round(t, c)
+		untilEnd(t, c.CountOnce)
 		if got := c.Report().Lines; got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
 	}
 	w.noLines = tablestore.ErrUnavailable
-	for range 4 { // the jobs, and the ready index
-		_, _ = c.RunOnce(t.Context())
-	}
-	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !pass.More {
+	if pass, err := c.CountOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !pass.More {
 		t.Errorf("without the store: %+v, %v", pass, err)
 	}
+}
+
+// A line is counted while a round over many jobs goes on.
+func TestReconciler_CountsLinesWithoutARound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := &crowd{}
+		jobs.lines[1] = []ledger.LineView{{First: &statemachine.FirstPlace{Job: &statemachine.Job{
+			State: statemachine.JobFailedFinal, CompletedAt: time.Now(), Order: statemachine.Order{Key: "doc", Blocks: true},
+		}}}}
+		c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: jobs, Page: 10})
+		pass, err := c.RunOnce(t.Context())
+		musttest.NoError(t, err)
+		untilEnd(t, c.CountOnce)
+		report := c.Report()
+		if !pass.More || report.Lines.Blocked != 1 || report.Counted.IsZero() || !report.RoundEnded.IsZero() {
+			t.Errorf("the round goes on %t; %+v", pass.More, report)
+		}
+		time.Sleep(time.Minute)
+		jobs.lines[1] = nil
+		run(t, c.CountLoop(), 90*time.Second)
+		if got := c.Report(); got.Lines.Blocked != 0 || time.Since(got.Counted) > time.Minute+5*time.Second {
+			t.Errorf("%v after the release: %+v", time.Since(report.Counted), got)
+		}
+	})
 }
 
 // counting records the calls of a walk.
@@ -331,14 +359,13 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	if !errors.Is(err, away) || pass.Done != 1 {
 		t.Errorf("%+v, %v", pass, err)
 	}
-	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.More {
+	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || pass.More {
 		t.Errorf("at the end of the ready index: %+v, %v", pass, err)
 	}
-	round(t, c) // The list of lines is left.
 }
 
-// A job whose rows cannot be read ends no round: the other jobs are inspected and counted, and the ready index, the
-// lines and the schedules are walked.
+// A job whose rows cannot be read ends no round: the other jobs are inspected and counted, and the ready index is
+// walked.
 func TestReconciler_PassesAJobThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{})

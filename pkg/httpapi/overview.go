@@ -166,9 +166,11 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			out.Stuck = api.StuckCount{
 				Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
 			}
+		}
+		if !found.Counted.IsZero() {
 			out.Lines = api.LineCounts{
 				Blocked: found.Lines.Blocked, Moving: found.Lines.Moving,
-				BlockedSince: api.NewTime(found.Lines.BlockedSince), AsOf: api.NewTime(found.RoundEnded),
+				BlockedSince: api.NewTime(found.Lines.BlockedSince), AsOf: api.NewTime(found.Counted),
 			}
 		}
 		if e.InboxSurvey != nil {

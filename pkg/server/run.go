@@ -131,6 +131,7 @@ func (s *Server) loops() []func(context.Context) error {
 		every(s.datesInterval(), s.clock.guard(s.cron.Loop()))
 		every(s.cfg.SweepInterval, s.clock.guard(s.retention.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.Loop()))
+		every(time.Second, s.clock.guard(s.uses.Reconciler.CountLoop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.AgeLoop()))
 		every(time.Second, s.bulk.Loop())
 		loops = append(loops, s.webhooks.Run)

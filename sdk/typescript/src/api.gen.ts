@@ -6840,7 +6840,7 @@ export interface components {
             blocked_since?: string;
             /**
              * Format: date-time
-             * @description When the round ended.
+             * @description When they had been counted.
              * @example 2026-01-27T12:00:00.000Z
              */
             as_of?: string;
@@ -6987,8 +6987,8 @@ export interface components {
              */
             stuck?: components["schemas"]["StuckCount"];
             /**
-             * @description The lines that the reconciler counted in its last round. Absent until this process has
-             *     completed one; without the role `sweeper` it never does.
+             * @description The lines as the reconciler counted them last. Absent until this process has counted them
+             *     once; without the role `sweeper` it never does.
              */
             lines?: components["schemas"]["LineCounts"];
             /**
