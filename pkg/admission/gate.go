@@ -73,6 +73,7 @@ const (
 	Reclaimed Figure = "reclaimed" // run slots that a crash had left
 	Running   Figure = "running"   // how many attempts run now
 	Closed    Figure = "closed"    // seconds for which a scope was closed
+	Deleted   Figure = "deleted"   // nothing: the limit is gone, and with it its figures
 )
 
 // Gate says whether a directive may be dispatched or started now, by this process's view of the rows,
@@ -237,6 +238,11 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 		}
 		if l != nil { // Otherwise this process has found that it was deleted.
 			g.limits[row.Scope] = l
+		}
+	}
+	for scope := range known {
+		if g.limits[scope] == nil {
+			g.cfg.Observe(scope, Deleted, 0)
 		}
 	}
 	for scope, l := range g.limits {

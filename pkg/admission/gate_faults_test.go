@@ -242,3 +242,36 @@ func TestGate_LimitMadeAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestGate_TellsOfDeletedLimits: the figures of a limit end with it, whether a refresh or a lease finds that it is gone.
+func TestGate_TellsOfDeletedLimits(t *testing.T) {
+	t.Parallel()
+	for name, find := range map[string]func(p *host){
+		"a refresh": (*host).refresh,
+		"a lease": func(p *host) {
+			p.gate.Take("ocr", "OCR", "a", 1, nil)
+			p.lease()
+		},
+	} {
+		h := newHouse(t, 1, 2, time.Hour, 0, 1)
+		p, deleted := h.processes[0], 0
+		p.gate.cfg.Observe = func(scope Scope, figure Figure, _ float64) {
+			if figure == Deleted && scope == ocr {
+				deleted++
+			}
+		}
+		p.refresh()
+		if deleted != 0 {
+			t.Errorf("%s: the limit is deleted before it is", name)
+		}
+		if err := p.gate.cfg.Service.DeleteLimit(t.Context(), ocr); err != nil {
+			t.Fatal(err)
+		}
+		h.now = h.now.Add(time.Second)
+		find(p)
+		p.refresh()
+		if deleted != 1 {
+			t.Errorf("%s: %d deletions are told of, want 1", name, deleted)
+		}
+	}
+}

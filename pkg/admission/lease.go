@@ -270,6 +270,7 @@ func (g *Gate) readAgain(ctx context.Context, scope Scope, l *limit) bool {
 	case errors.Is(err, tablestore.ErrNotFound):
 		if g.limits[scope] == l {
 			delete(g.limits, scope)
+			g.cfg.Observe(scope, Deleted, 0)
 		}
 		return false
 	case err != nil:

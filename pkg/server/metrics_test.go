@@ -11,9 +11,40 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
+
+// The series of a limit exist from its first figure until it is deleted.
+func TestMeters_ForgetADeletedLimit(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	m := newMeters(registry)
+	series := func() (n int) {
+		families, err := registry.Gather()
+		musttest.NoError(t, err)
+		for _, family := range families {
+			if strings.HasPrefix(family.GetName(), "lucius_limit_") {
+				n += len(family.GetMetric())
+			}
+		}
+		return n
+	}
+	none := series()
+	m.observeLimit(admission.Scope{Service: "ocr"}, admission.Spent, 1)
+	kept := series()
+	gone := admission.Scope{Service: "ocr", TenantID: "tenant"}
+	m.observeLimit(gone, admission.Spent, 1)
+	m.observeLimit(gone, admission.Running, 1)
+	if all := series(); none != 0 || kept != len(m.limits) || all != 2*kept+1 {
+		t.Errorf("%d, %d and %d series", none, kept, all)
+	}
+	m.observeLimit(gone, admission.Deleted, 0)
+	if left := series(); left != kept {
+		t.Errorf("%d series are left, want %d", left, kept)
+	}
+}
 
 // A log record identifies the attempt, and contains no lease id.
 func TestTransitions_AreLoggedWithTheirAttempt(t *testing.T) {
