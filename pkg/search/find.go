@@ -131,12 +131,7 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 	}
 	return sequence(func(yield func([]*Found) bool) error {
 		left := cmp.Or(x.MaxLive, math.MaxInt)
-		all := x.liveIDs(ctx, f, func(t *Traits) bool { return wanted(t.State) && f.fits(t) }, math.MaxInt)
-		// A report looks at few live jobs, any of them.
-		if x.Source.ListsLive() && !f.indexed() && !f.Retrying && f.Outbox != statemachine.OutboxPending {
-			all = x.listedIDs(ctx, f, wanted)
-		}
-		for ids, err := range all {
+		for ids, err := range x.candidates(ctx, f, wanted) {
 			if err != nil {
 				return err
 			}
@@ -197,9 +192,13 @@ func (x *Finder) indexedIDs(ctx context.Context, f *Filter, most int, yield func
 	return f.idsOf(f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}), most, yield)
 }
 
-// listedIDs yields the ids of live jobs in the wanted states that may match in parts, some of them
-// twice, from the lists of live jobs. So the jobs that cannot match cost no read of their own.
-func (x *Finder) listedIDs(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[[]string, error] {
+// candidates yields the ids of live jobs in the wanted states to read: of a source that lists live jobs
+// those whose rows match, so that the others cost no read of their own. A report of what is retried looks
+// at few live jobs, any of them.
+func (x *Finder) candidates(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[[]string, error] {
+	if !x.Source.ListsLive() || f.indexed() || f.Retrying || f.Outbox == statemachine.OutboxPending {
+		return x.liveIDs(ctx, f, func(t *Traits) bool { return wanted(t.State) && f.fits(t) }, math.MaxInt)
+	}
 	q := HintQuery{Page: entryPage, States: slices.DeleteFunc(slices.Clone(statemachine.JobStates), func(state statemachine.JobState) bool {
 		return state.Terminal() || !is(f.State, state) || !wanted(state)
 	})}

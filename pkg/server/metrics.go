@@ -146,11 +146,11 @@ func (m *meters) observeOccurrence(fire *schedules.Fire, late time.Duration) {
 // observeLimit counts a change of a limit's figures. The first one makes all of them exist, so
 // that their rates can be computed from the beginning. Those of a deleted limit end: tenants come and go.
 func (m *meters) observeLimit(scope admission.Scope, figure admission.Figure, n float64) {
-	switch figure {
-	case admission.Running:
+	if figure == admission.Running {
 		m.running.WithLabelValues(scope.ID()).Set(n)
 		return
-	case admission.Deleted:
+	}
+	if figure == admission.Deleted {
 		m.running.DeleteLabelValues(scope.ID())
 		for _, counter := range m.limits {
 			counter.DeleteLabelValues(scope.ID())
