@@ -201,6 +201,7 @@ func (p *process) open(w *world) (*parts, error) {
 		made.every(time.Second, background.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	if w.scenario.limits {
+		made.every(time.Second, background.Loop{Name: "run slots", Pass: made.gate.RefreshRuns})
 		made.loops = append(made.loops, loop{"tokens", made.gate.Run})
 	}
 	if w.scenario.announced {

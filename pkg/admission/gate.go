@@ -78,7 +78,7 @@ const (
 
 // Gate says whether a directive may be dispatched or started now, by this process's view of the rows,
 // and spends the tokens that this process has leased. It is safe for concurrent use.
-// It calls the store only in its [Gate.Refresh] and [Gate.Run]. A nil gate holds no claim back.
+// It calls the store only in its [Gate.Refresh], [Gate.RefreshRuns] and [Gate.Run]. A nil gate holds no claim back.
 //
 // It is asked at four points: by the ledger when it makes a directive ([Gate.HoldsNew]), by the relay before
 // it publishes one ([Gate.Admit]), and by the pull queue before it hands out what was published
@@ -128,7 +128,11 @@ func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
 		cfg: cfg, asked: make(chan struct{}, 1), changed: map[tablestore.Key]int{}, wake: func(Scope, int) {},
 		holds: map[statemachine.Scope]*hold{}, limits: map[Scope]*limit{}, closures: map[Scope]*closure{},
 	}
-	return g, g.Refresh(ctx)
+	err := g.Refresh(ctx)
+	if err == nil {
+		err = g.RefreshRuns(ctx)
+	}
+	return g, err
 }
 
 // Wake sets what is told that so many tokens of the scope can be used now, or -1 if the scope
@@ -154,20 +158,14 @@ func (g *Gate) Refresh(ctx context.Context) error {
 
 func (g *Gate) refresh(ctx context.Context) error {
 	g.mu.Lock()
-	mark, wake := g.changes, g.wake
+	mark := g.changes
 	g.mu.Unlock()
 	began := g.cfg.Clock()
 	found, err := g.cfg.Service.scan(ctx)
-	if err == nil {
-		err = g.readRuns(ctx, &found)
-	}
 	if err != nil {
 		return err
 	}
-	over, freed := g.adopt(&found, mark, began)
-	for scope, n := range freed {
-		wake(scope, n)
-	}
+	over := g.adopt(&found, mark, began)
 	for _, key := range over[:min(len(over), maxForgotten)] {
 		if err := g.cfg.Service.forget(ctx, key, found.etags[key]); err != nil {
 			return err
@@ -189,42 +187,27 @@ func (g *Gate) change(key tablestore.Key) {
 func (g *Gate) changedSince(key tablestore.Key, mark int) bool { return g.changed[key] > mark }
 
 // adopt makes the rows the view that were read after so many changes of this process, unless a refresh that began
-// later has made it already. It returns the keys of rows that hold nothing back any more, and how many run
-// slots of each limit are free that were taken.
-func (g *Gate) adopt(found *rows, mark int, began Reading) (over []tablestore.Key, freed map[Scope]int) {
+// later has made it already. It returns the keys of rows that hold nothing back any more.
+func (g *Gate) adopt(found *rows, mark int, began Reading) (over []tablestore.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if began.Mono < g.read {
-		return nil, nil
+		return nil
 	}
 	over = append(g.adoptPauses(found, mark, began.Wall), g.adoptClosures(found, mark, began)...)
 	g.adoptLimits(found, mark, began)
-	for scope, rows := range found.running {
-		l := g.limits[scope]
-		if l == nil {
-			continue
-		}
-		n := l.slots.adopt(rows, began.Mono)
-		g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
-		if n > 0 {
-			if freed == nil {
-				freed = map[Scope]int{}
-			}
-			freed[scope] = n
-		}
-	}
 	maps.DeleteFunc(g.changed, func(_ tablestore.Key, change int) bool { return change <= mark })
 	g.read = began.Mono
-	return over, freed
+	return over
 }
 
 // adoptLimits makes the rows the view of limits, except those that this process has written
 // since the reading began. The lock is held.
 func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
-	known := g.limits
+	known, ran := g.limits, []Scope{}
 	for scope, l := range known {
-		if _, still := found.running[scope]; l.row.MaxRunning > 0 && !still {
-			g.cfg.Observe(scope, Running, 0)
+		if l.row.MaxRunning > 0 {
+			ran = append(ran, scope)
 		}
 	}
 	g.limits = make(map[Scope]*limit, len(found.limits))
@@ -243,6 +226,11 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 	for scope := range known {
 		if g.limits[scope] == nil {
 			g.cfg.Observe(scope, Deleted, 0)
+		}
+	}
+	for _, scope := range ran {
+		if l := g.limits[scope]; l != nil && l.row.MaxRunning == 0 {
+			g.cfg.Observe(scope, Running, 0)
 		}
 	}
 	for scope, l := range g.limits {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -61,7 +60,6 @@ type rows struct {
 	limits   []Limit
 	closures []Closure
 	etags    map[tablestore.Key]tablestore.ETag
-	running  map[Scope][]ledger.RunRow // of the limits of what runs at once
 }
 
 // Pauses returns all pauses, ramping ones included, by id. The error is the store's.

@@ -3,9 +3,12 @@ package admission
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -321,21 +324,45 @@ func (g *Gate) judge(ctx context.Context, scope Scope, l *limit, rows []ledger.R
 	}
 }
 
-// readRuns reads the taken slots of the limits of what runs at once.
-func (g *Gate) readRuns(ctx context.Context, found *rows) error {
-	for i := range found.limits {
-		l := &found.limits[i]
-		if l.MaxRunning == 0 || g.cfg.Runs == nil {
-			continue
-		}
-		rows, err := g.cfg.Runs.RunRows(ctx, l.Scope)
-		if err != nil {
-			return err
-		}
-		if found.running == nil {
-			found.running = map[Scope][]ledger.RunRow{}
-		}
-		found.running[l.Scope] = rows
+// maxRunReads bounds the reads of run slots in flight.
+const maxRunReads = 16
+
+// RefreshRuns reads the taken run slots, those of each limit by themselves: after an error the view of that
+// limit is unchanged. It is to be called every second, but by another loop than [Gate.Refresh]: with many
+// limits it takes long, and the view of pauses, limits and closures must not age until it has ended.
+func (g *Gate) RefreshRuns(ctx context.Context) error {
+	if g.cfg.Runs == nil {
+		return nil
+	}
+	g.mu.Lock()
+	limits := maps.Clone(g.limits)
+	maps.DeleteFunc(limits, func(_ Scope, l *limit) bool { return l.row.MaxRunning == 0 })
+	g.mu.Unlock()
+	var group errgroup.Group
+	group.SetLimit(maxRunReads)
+	for scope, l := range limits {
+		group.Go(func() error { return g.readRuns(ctx, scope, l) })
+	}
+	return group.Wait()
+}
+
+// readRuns reads the taken slots of a limit.
+func (g *Gate) readRuns(ctx context.Context, scope Scope, l *limit) error {
+	began := g.cfg.Clock().Mono
+	rows, err := g.cfg.Runs.RunRows(ctx, scope)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	if g.limits[scope] != l || l.row.MaxRunning == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	freed, wake := l.slots.adopt(rows, began), g.wake
+	g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
+	g.mu.Unlock()
+	if freed > 0 {
+		wake(scope, freed)
 	}
 	return nil
 }

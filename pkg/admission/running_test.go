@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
@@ -86,7 +88,7 @@ func TestGate_NeverMoreRunThanAllowed(t *testing.T) {
 			}
 		}
 		refresh := func(g *Gate) {
-			if err := g.Refresh(t.Context()); err != nil {
+			if err := errors.Join(g.Refresh(t.Context()), g.RefreshRuns(t.Context())); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -178,10 +180,67 @@ func TestGate_JudgesEachSlotInTurn(t *testing.T) {
 				return
 			}
 			time.Sleep(time.Second)
-			if err := gate.Refresh(ctx); err != nil {
+			if err := errors.Join(gate.Refresh(ctx), gate.RefreshRuns(ctx)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		t.Errorf("after %s no claim has found the slot that a crash left", time.Since(began))
+	})
+}
+
+// manyRuns are the run slots of many limits: all are free, and each read takes a time. Those of embed cannot be read.
+type manyRuns struct{ took time.Duration }
+
+func (r *manyRuns) RunRows(_ context.Context, scope Scope) ([]ledger.RunRow, error) {
+	time.Sleep(r.took)
+	if r.took > 0 && scope.Service == "embed" {
+		return nil, tablestore.ErrUnavailable
+	}
+	return nil, nil
+}
+
+func (*manyRuns) JudgeRun(context.Context, *ledger.RunRow) (freed bool, err error) { return false, nil }
+
+// TestGate_ReadsOfRunSlotsDoNotAgeTheView: however long the slots of many limits take to read, and also if
+// some cannot be read, the view of the rest stays young, and a slot that another process freed is seen.
+func TestGate_ReadsOfRunSlotsDoNotAgeTheView(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, rows := New(memstore.New(memstore.Options{}), "queue", nil), &manyRuns{}
+		for i := range 1000 {
+			of := Scope{Service: []string{"ocr", "embed"}[i%2], TenantID: fmt.Sprint(i)}
+			if _, err := service.SetLimit(t.Context(), Limit{Scope: of, MaxRunning: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gate, err := NewGate(t.Context(), Config{Service: service, Runs: rows})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows.took = 100 * time.Millisecond
+		token, _, _ := gate.Take("ocr", "OCR", "0", 1, nil)
+		token.Spend() // Its attempt ends at another process.
+		ctx, end := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for _, pass := range []func(context.Context) error{gate.Refresh, gate.RefreshRuns} {
+			running.Go(func() { // As the server's loops do.
+				for ctx.Err() == nil {
+					next := time.After(time.Second)
+					_ = pass(ctx)
+					<-next
+				}
+			})
+		}
+		defer running.Wait()
+		defer end()
+		for range 60 {
+			time.Sleep(500 * time.Millisecond)
+			if gate.Stale() {
+				t.Fatal("the view is stale")
+			}
+		}
+		if _, by, ok := gate.Take("ocr", "OCR", "0", 1, nil); !ok {
+			t.Errorf("the slot of %s is not seen free after half a minute", by.ID())
+		}
 	})
 }

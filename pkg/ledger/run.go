@@ -44,7 +44,8 @@ type RunRow struct {
 	Rev       int64     `column:"rev"` // of the claim's commit
 	At        time.Time `column:"at"`  // when it was taken, by the clock of the process that took it
 
-	etag tablestore.ETag
+	etag   tablestore.ETag
+	damage error // why the row cannot be read: its slot is taken all the same
 }
 
 var runCodec = tablestore.NewCodec[RunRow]()
@@ -66,22 +67,24 @@ func (l *Ledger) runKey(slot statemachine.RunSlot) tablestore.Key {
 	return key
 }
 
-// RunRows returns the taken run slots of a limit, by number. The error is the store's.
+// RunRows returns the taken run slots of a limit, by number, also those whose rows cannot be read: of these
+// [Ledger.JudgeRun] returns the error. The error is the store's.
 func (l *Ledger) RunRows(ctx context.Context, scope statemachine.StartScope) ([]RunRow, error) {
 	key := l.runPartition(scope)
 	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{Table: key.Table, Partition: key.Partition})
 	if err != nil {
 		return nil, fmt.Errorf("read the run slots of limit %s: %w", scope.ID(), err)
 	}
-	taken := make([]RunRow, len(rows))
+	taken := make([]RunRow, 0, len(rows))
 	for i := range rows {
-		if err = runCodec.Decode(&rows[i], &taken[i]); err == nil {
-			taken[i].Slot.No, err = strconv.Atoi(strings.TrimPrefix(rows[i].Key.Row, "run:"))
-		}
+		var row RunRow
+		row.damage = runCodec.Decode(&rows[i], &row)
+		no, err := strconv.Atoi(strings.TrimPrefix(rows[i].Key.Row, "run:"))
 		if err != nil {
-			return nil, fmt.Errorf("read run slot %q of limit %s: %w", rows[i].Key.Row, scope.ID(), err)
+			continue // It takes no slot.
 		}
-		taken[i].Slot.Limit, taken[i].etag = scope.ID(), rows[i].ETag
+		row.Slot, row.etag = statemachine.RunSlot{Limit: scope.ID(), No: no}, rows[i].ETag
+		taken = append(taken, row)
 	}
 	return taken, nil
 }
@@ -89,6 +92,9 @@ func (l *Ledger) RunRows(ctx context.Context, scope statemachine.StartScope) ([]
 // JudgeRun compares a taken run slot with its job, and deletes a void one. It makes the commit of an
 // early one impossible once it is old. freed says that the slot is free now.
 func (l *Ledger) JudgeRun(ctx context.Context, row *RunRow) (freed bool, err error) {
+	if row.damage != nil {
+		return false, row.damage
+	}
 	id, err := ParseOutboxID(row.WorkID)
 	if err != nil {
 		return false, err

@@ -100,6 +100,7 @@ func (s *Server) loops() []func(context.Context) error {
 		loops = append(loops, s.equipped(loop).Run)
 	}
 	every(time.Second, background.Loop{Name: "gate", Pass: s.uses.Gate.Refresh})
+	every(time.Second, background.Loop{Name: "run slots", Pass: s.uses.Gate.RefreshRuns})
 	loops = append(loops, s.uses.Gate.Run)
 	every(countsInterval, background.Loop{Name: "counts", Pass: s.uses.Counts.RunOnce})
 	// In each process, so that it shows if none has the role sweeper.

@@ -67,6 +67,7 @@ func limitedTo(t *testing.T, store tablestore.Store, set ...admission.Limit) *li
 			select {
 			case <-ticks:
 				_ = l.gate.Refresh(ctx)
+				_ = l.gate.RefreshRuns(ctx)
 			case <-ctx.Done():
 				return
 			}

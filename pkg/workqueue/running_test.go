@@ -235,7 +235,7 @@ func TestRunning_ALateEndFreesNoOtherSlot(t *testing.T) {
 				_, err := l.ledger.JudgeRun(t.Context(), &rows[i])
 				musttest.NoError(t, err)
 			}
-			musttest.NoError(t, l.gate.Refresh(t.Context()))
+			musttest.NoError(t, l.gate.RefreshRuns(t.Context()))
 			second = l.started(t, 1)
 			return nil
 		})
@@ -262,6 +262,26 @@ func TestRunning_ALoweredLimitCountsWhatRuns(t *testing.T) {
 				t.Errorf("%d run, and a claim got %d items more under a limit of 2", len(held)-i, len(got))
 			}
 			l.completes(t, held[i])
+		}
+	})
+}
+
+// A slot whose row cannot be read stays taken, and keeps no claim from the others.
+func TestRunning_ADamagedRow(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, store *tapped) {
+		_, err := store.Commit(t.Context(), tablestore.Batch{{
+			Verb: tablestore.Insert, Key: tablestore.Key{Table: queueTable, Partition: tablestore.Join("limit", "ocr", "", ""), Row: "run:0000000"},
+			Properties: tablestore.Properties{{Name: "rev", Value: tablestore.String("not a number")}},
+		}})
+		musttest.NoError(t, err)
+		l := limitedTo(t, store, runs(2))
+		l.accepts(3, "tenant_a")
+		if got := l.started(t, 3); len(got) != 1 {
+			t.Errorf("a claim got %d items, want 1: one of two slots is taken", len(got))
+		}
+		if taken := l.taken(t); len(taken) != 2 {
+			t.Errorf("slots %v are taken, want 2", taken)
 		}
 	})
 }
