@@ -95,6 +95,7 @@ type Gate struct {
 	changes  int           // number of changes of rows by this process
 	// changed is the number of the last change of each row, unless the view was read after it.
 	changed map[tablestore.Key]int
+	leased  chan struct{} // closed, and replaced, when a lease ends
 	// wake is told that so many tokens of the scope can be used now.
 	wake func(scope Scope, tokens int)
 }
@@ -127,6 +128,7 @@ func NewGate(ctx context.Context, cfg Config) (*Gate, error) {
 	g := &Gate{
 		cfg: cfg, asked: make(chan struct{}, 1), changed: map[tablestore.Key]int{}, wake: func(Scope, int) {},
 		holds: map[statemachine.Scope]*hold{}, limits: map[Scope]*limit{}, closures: map[Scope]*closure{},
+		leased: make(chan struct{}),
 	}
 	err := g.Refresh(ctx)
 	if err == nil {
@@ -313,15 +315,15 @@ func (g *Gate) Take(
 		if ready != nil {
 			most = ready(by) // It may ask this gate, so the lock is not held.
 		}
-		if g.askFor(by, places, most) {
+		if g.Ask(by, places, most) {
 			return token, by, ok
 		}
 	}
 }
 
-// askFor asks for tokens of a limit for that many places of a claim, but for no more than so many
+// Ask asks for tokens of a limit for that many places of a claim, but for no more than so many
 // items. It reports false, and asks for none, if the limit has tokens now: more would lapse.
-func (g *Gate) askFor(scope Scope, places, most int) bool {
+func (g *Gate) Ask(scope Scope, places, most int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now, l := g.cfg.Clock(), g.limits[scope]
@@ -436,13 +438,35 @@ func (g *Gate) Offers(service, stepType, tenantID string) bool {
 // Leasable reports whether a directive could be started now, or lacks only tokens for which no
 // window has to pass. It asks for none: a claim that is woken asks for as many as it has places.
 func (g *Gate) Leasable(service, stepType, tenantID string) bool {
+	_, _, ok := g.Lacks(service, stepType, tenantID)
+	return ok
+}
+
+// Lacks is [Gate.Leasable]; tokens says that the directive lacks those of that scope.
+func (g *Gate) Lacks(service, stepType, tenantID string) (of Scope, tokens, ok bool) {
 	if g == nil {
-		return true
+		return Scope{}, false, true
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	missed, now, ok := g.lacks(service, stepType, tenantID)
-	return ok && (missed == nil || missed.again <= now.Mono)
+	if missed == nil {
+		return Scope{}, false, ok
+	}
+	return missed.row.Scope, true, missed.again <= now.Mono
+}
+
+// Leased returns a channel that is closed when the next lease of tokens ends, nil if there is no limit.
+func (g *Gate) Leased() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.limits) == 0 {
+		return nil
+	}
+	return g.leased
 }
 
 // lacks returns the limit that lacks a token for a start, nil if none does, and the time. ok is false if

@@ -183,6 +183,8 @@ func (g *Gate) start(ctx context.Context, running *sync.WaitGroup) (next time.Du
 				}
 				g.mu.Lock()
 				l.leasing = false
+				close(g.leased)
+				g.leased = make(chan struct{})
 				g.ask() // Claims may have missed tokens since.
 				g.mu.Unlock()
 			})

@@ -97,7 +97,7 @@ func (b *bulkPicks) look() {
 				return false
 			}
 			b.m.returnKept(t, b.c, b.at)
-			return len(t.hints) > 0 && b.c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant)
+			return len(t.hints) > 0 && b.c.q.limits.Leasable(s.kind.Service, s.kind.StepType, t.tenant)
 		})
 	})
 }

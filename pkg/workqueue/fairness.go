@@ -149,6 +149,59 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time, places int) (led
 	return ledger.Hint{}, false
 }
 
+// lacks reports whether tokens are being leased for the queues that come first in a pick of so many hints. It
+// asks for them.
+func (m *Mirror) lacks(c *claim, places int) (lacks bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.order {
+		if places <= 0 {
+			break
+		}
+		if !c.wants(s.kind) || s.class != statemachine.ClassNormal {
+			continue
+		}
+		if of := m.shares[s.kind]; of != nil && of.waited >= m.per {
+			for _, bulk := range of.streams {
+				_, leasing := m.lacksOf(bulk, c, 1)
+				lacks = lacks || leasing
+			}
+		}
+		ready, leasing := m.lacksOf(s, c, places)
+		places, lacks = places-ready, lacks || leasing
+	}
+	return lacks
+}
+
+// lacksOf is lacks for the first places queues of a stream from which a hint may be picked. It returns how
+// many hints these have. The lock is held.
+func (m *Mirror) lacksOf(s *stream, c *claim, places int) (ready int, lacks bool) {
+	queues := 0
+	for _, t := range s.queues(c) {
+		if queues == places {
+			break
+		}
+		if len(t.hints) == 0 || !c.admits(t.tenant) || c.q.held(t.hints[0].hint.Target) {
+			continue
+		}
+		of, tokens, ok := c.q.limits.Lacks(s.kind.Service, s.kind.StepType, t.tenant)
+		if !ok {
+			continue
+		}
+		queues, ready = queues+1, ready+len(t.hints)
+		if !tokens {
+			continue
+		}
+		most := m.ready(c, of)
+		if n := min(places, most); n > c.lacked[of] {
+			c.lacked[of] = n
+			c.q.limits.Ask(of, n, most)
+		}
+		lacks = lacks || c.q.limits.Leasing(of)
+	}
+	return ready, lacks
+}
+
 // ready returns how many hints of the scope there are for the claim, the most if there are more in
 // the store. The lock is held.
 func (m *Mirror) ready(c *claim, of admission.Scope) (ready int) {

@@ -57,6 +57,7 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 	if reader {
 		defer q.mirror.endRead()
 	}
+	q.awaitTokens(ctx, c, limit)
 	var picked []ledger.Hint
 	for {
 		picked = append(picked, q.mirror.pick(c, limit-len(picked), began, stale)...)
@@ -89,6 +90,31 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 		if err != nil {
 			q.logger.WarnContext(ctx, "ready index not read further", "error", err)
 			return picked, nil
+		}
+	}
+}
+
+// leaseWait bounds how long a claim waits for tokens before it takes other work.
+const leaseWait = 250 * time.Millisecond
+
+// awaitTokens waits for the tokens that the first queues for the claim lack and that can be leased now: if the
+// claim were given other work, they would lapse before its worker asks again, each time.
+func (q *Queue) awaitTokens(ctx context.Context, c *claim, places int) {
+	var over <-chan time.Time
+	for {
+		leased := q.limits.Leased()
+		if leased == nil || !q.mirror.lacks(c, places) {
+			return
+		}
+		if over == nil {
+			over = time.After(leaseWait)
+		}
+		select {
+		case <-leased:
+		case <-over:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -240,7 +266,7 @@ func (m *Mirror) nextTail(c *claim, due *read, class statemachine.Class) bool {
 		}
 		for _, t := range s.queues(c) {
 			if !t.more || len(t.hints) >= low || !c.admits(t.tenant) ||
-				!c.q.limits.Offers(s.kind.Service, s.kind.StepType, t.tenant) {
+				!c.q.limits.Leasable(s.kind.Service, s.kind.StepType, t.tenant) {
 				continue
 			}
 			due.what, due.stream, due.tenant, due.from, due.limit = readTenant, s.streamKey, t.tenant, t.from, tail
