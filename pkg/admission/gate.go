@@ -416,27 +416,9 @@ func (g *Gate) firsts(scopes [4]Scope, now Reading) (leases []*lease, missed *li
 	return leases, missed, by
 }
 
-// Offers reports whether a directive could be started now, so that it is worth waking a claim
-// for it. If only a token is missing, it asks for one.
-func (g *Gate) Offers(service, stepType, tenantID string) bool {
-	if g == nil {
-		return true
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	missed, now, ok := g.lacks(service, stepType, tenantID)
-	if missed == nil {
-		return ok
-	}
-	if missed.missed.places(now.Mono) == 0 {
-		missed.missed.add(1, 1, now.Mono)
-	}
-	g.ask()
-	return false
-}
-
 // Leasable reports whether a directive could be started now, or lacks only tokens for which no
-// window has to pass. It asks for none: a claim that is woken asks for as many as it has places.
+// window has to pass, so that it is worth waking a claim for it. It asks for none: a claim that is woken asks
+// for as many as it has places.
 func (g *Gate) Leasable(service, stepType, tenantID string) bool {
 	_, _, ok := g.Lacks(service, stepType, tenantID)
 	return ok

@@ -200,7 +200,7 @@ func (c *claim) admits(tenant string) bool {
 // fits reports whether the claim may take the hint's item now.
 func (c *claim) fits(hint *ledger.Hint) bool {
 	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint.Target) &&
-		c.q.limits.Offers(hint.Kind.Service, hint.Kind.StepType, hint.TenantID)
+		c.q.limits.Leasable(hint.Kind.Service, hint.Kind.StepType, hint.TenantID)
 }
 
 // takeToken takes what the limits of the hint's item demand for its start. It reports false if a

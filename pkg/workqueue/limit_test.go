@@ -46,9 +46,15 @@ func withLimits(t *testing.T, store tablestore.Store, count int, scopes ...admis
 // limitedTo opens a process with these limits. It runs in a bubble.
 func limitedTo(t *testing.T, store tablestore.Store, set ...admission.Limit) *limited {
 	t.Helper()
+	return limitedWith(t, store, ledger.Config{}, set...)
+}
+
+// limitedWith is [limitedTo] with settings of the ledger.
+func limitedWith(t *testing.T, store tablestore.Store, cfg ledger.Config, set ...admission.Limit) *limited {
+	t.Helper()
 	l := &limited{stored: admission.New(store, queueTable, nil)}
-	freed := func(slots []statemachine.RunSlot) { l.gate.Freed(slots) }
-	l.bundle = reopenWith(t, store, ledger.Config{Freed: freed}, 0)
+	cfg.Freed = func(slots []statemachine.RunSlot) { l.gate.Freed(slots) }
+	l.bundle = reopenWith(t, store, cfg, 0)
 	for _, one := range set {
 		_, err := l.stored.SetLimit(t.Context(), one)
 		musttest.NoError(t, err)
@@ -317,7 +323,9 @@ func TestLimit_UnknownOutcome(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return tablestore.ErrUnknown
 		})
-		views, _ := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{Owner: "w1", RequestID: "unknown", Max: 1})
+		views, _ := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "unknown", Max: 1, Ended: ended(),
+		})
 		if len(views) != 0 || sent != 1 {
 			t.Errorf("the claim's commit was sent %d times, and the claim got %d items; want one sending and none", sent, len(views))
 		}
@@ -336,6 +344,13 @@ func TestLimit_UnknownOutcome(t *testing.T) {
 	})
 }
 
+// ended lets a claim not wait for tokens after its first try.
+func ended() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
 // The token of a claim that may have been committed is used neither for a repeat of the claim
 // nor for another item.
 func TestLimit_UnknownOutcomeSpends(t *testing.T) {
@@ -352,7 +367,9 @@ func TestLimit_UnknownOutcomeSpends(t *testing.T) {
 			}
 			return nil
 		})
-		views, _ := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{Owner: "w1", RequestID: "unknown", Max: 1})
+		views, _ := l.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
+			Owner: "w1", RequestID: "unknown", Max: 1, Ended: ended(),
+		})
 		if len(views) != 0 {
 			t.Fatal("the claim succeeded without an answer of the store")
 		}
@@ -381,9 +398,9 @@ func TestLimit_NothingIsHandedOver(t *testing.T) {
 		hint := ledger.Hint{
 			Target: statemachine.Target{TenantID: "tenant_a", Service: "ocr"}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
 		}
-		l.gate.Offers("ocr", "OCR", "tenant_a") // It asks for a token.
+		_, _, _ = l.gate.Take("ocr", "OCR", "tenant_a", 1, nil) // It asks for a token.
 		synctest.Wait()
-		if !l.gate.Offers("ocr", "OCR", "tenant_a") {
+		if _, lacks, ok := l.gate.Lacks("ocr", "OCR", "tenant_a"); lacks || !ok {
 			t.Fatal("no token is free")
 		}
 		if taker := l.mirror.Taker(&hint); taker != nil {

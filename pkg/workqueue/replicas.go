@@ -48,7 +48,7 @@ func (m *Mirror) hear(payload string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	may := func(c *claim) bool {
-		return c.wants(key.kind) && c.admits(tenant) && c.q.limits.Offers(parts[0], parts[1], tenant)
+		return c.wants(key.kind) && c.admits(tenant) && c.q.limits.Leasable(parts[0], parts[1], tenant)
 	}
 	if !slices.ContainsFunc(m.waiting, func(w *waiter) bool { return may(w.claim) }) {
 		return // A new claim reads all the work that it wants.

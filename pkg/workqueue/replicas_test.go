@@ -2,12 +2,16 @@ package workqueue_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -150,5 +154,44 @@ func TestReplicas_PollsFindItemsWithoutANotification(t *testing.T) {
 		if n := <-got; n != 1 || time.Since(began) > 2*time.Second {
 			t.Errorf("claimed %d items after %s", n, time.Since(began))
 		}
+	})
+}
+
+// An item that a claim of its own process is about to start costs no token in other processes.
+func TestReplicas_OneTokenForEachStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const items = 5
+		shared, w := tapAtomic(), &wire{}
+		limit := admission.Limit{Scope: ocr, Count: 20, Window: longWindow}
+		slowLeases(shared.tapped)
+		ctx, end := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		var processes []*limited
+		var got atomic.Int64
+		for i := range 2 {
+			l := limitedWith(t, w.process(shared), ledger.Config{Shared: true}, limit)
+			processes = append(processes, l)
+			running.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					views, _ := l.Claim(ctx, workqueue.ClaimRequest{
+						Owner: fmt.Sprint("w", i), RequestID: fmt.Sprint("claim-", n), Max: 1, Wait: time.Minute,
+					})
+					got.Add(int64(len(views)))
+				}
+			})
+		}
+		time.Sleep(300 * time.Millisecond) // Polls find no item that is about to be claimed.
+		for range items {
+			processes[0].accepts(1, "tenant_a")
+			time.Sleep(5 * time.Second)
+		}
+		found, _, err := processes[0].stored.Limits(t.Context())
+		musttest.NoError(t, err)
+		if used, _ := found[0].Used(time.Now(), 0); got.Load() != items || used != items {
+			t.Errorf("%d of %d items were claimed, with %d tokens", got.Load(), items, used)
+		}
+		end()
+		running.Wait()
 	})
 }
