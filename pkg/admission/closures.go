@@ -154,7 +154,7 @@ func (g *Gate) adoptClosures(found *rows, mark int, began Reading) (over []table
 	}
 	for scope, c := range g.closures {
 		if c.row.Until.After(began.Wall) { // Of tenants there may be too many for a metric.
-			g.cfg.Observe(Scope{Service: scope.Service}, Closed, (began.Mono - g.read).Seconds())
+			g.cfg.Observe(Scope{Service: scope.Service}, Closed, (began.Mono - g.read.Mono).Seconds())
 		}
 	}
 	return over

@@ -91,8 +91,8 @@ type Gate struct {
 	holds    map[statemachine.Scope]*hold
 	limits   map[Scope]*limit
 	closures map[Scope]*closure
-	read     time.Duration // when the refresh began that made the view
-	changes  int           // number of changes of rows by this process
+	read     Reading // when the refresh began that made the view
+	changes  int     // number of changes of rows by this process
 	// changed is the number of the last change of each row, unless the view was read after it.
 	changed map[tablestore.Key]int
 	leased  chan struct{} // closed, and replaced, when a lease ends
@@ -193,13 +193,13 @@ func (g *Gate) changedSince(key tablestore.Key, mark int) bool { return g.change
 func (g *Gate) adopt(found *rows, mark int, began Reading) (over []tablestore.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if began.Mono < g.read {
+	if began.Mono < g.read.Mono {
 		return nil
 	}
 	over = append(g.adoptPauses(found, mark, began.Wall), g.adoptClosures(found, mark, began)...)
 	g.adoptLimits(found, mark, began)
 	maps.DeleteFunc(g.changed, func(_ tablestore.Key, change int) bool { return change <= mark })
-	g.read = began.Mono
+	g.read = began
 	return over
 }
 
@@ -276,8 +276,11 @@ func (g *Gate) Stale() bool {
 	return g.stale(g.cfg.Clock())
 }
 
-// stale is [Gate.Stale]. The lock is held.
-func (g *Gate) stale(now Reading) bool { return now.Mono-g.read > maxAge }
+// stale is [Gate.Stale]. By the wall clock a host that was suspended sees that the view is old; after that clock
+// was set, one refresh corrects it. The lock is held.
+func (g *Gate) stale(now Reading) bool {
+	return now.Mono-g.read.Mono > maxAge || now.Wall.Sub(g.read.Wall).Abs() > maxAge
+}
 
 // Used returns how many tokens of a limit count now, those included that are leased and not spent.
 func (g *Gate) Used(l *Limit) int {

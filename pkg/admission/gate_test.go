@@ -309,6 +309,29 @@ func TestGate_TokensLapseByEitherClock(t *testing.T) {
 	}
 }
 
+// TestGate_ASuspendedHostHasAnOldView: a host that was suspended, or whose wall clock was set, hands nothing out
+// until it has read what was paused since.
+func TestGate_ASuspendedHostHasAnOldView(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(p *host){
+		"suspended":           func(p *host) { p.house.now, p.slept = p.house.now.Add(time.Hour), p.slept+time.Hour },
+		"wall clock set back": func(p *host) { p.off -= time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newHouse(t, 1, 10, time.Minute, 0, 1).processes[0]
+			change(p)
+			if _, _, ok := p.gate.Take("embed", "EMBED", "a", 1, nil); ok || !p.gate.Stale() {
+				t.Error("a start is allowed by an old view")
+			}
+			p.refresh()
+			if _, _, ok := p.gate.Take("embed", "EMBED", "a", 1, nil); !ok {
+				t.Error("no start is allowed by a new view")
+			}
+		})
+	}
+}
+
 // TestGate_ClockThatIsAheadAddsOneCount: two processes whose clocks differ by more than the
 // window would drop each other's buckets in turn, if the one that is ahead did not notice.
 func TestGate_ClockThatIsAheadAddsOneCount(t *testing.T) {
@@ -342,6 +365,7 @@ func TestGate_BucketsFromTheFutureEnd(t *testing.T) {
 	h := newHouse(t, 1, count, window, 250*time.Millisecond, 2)
 	wrong, right := h.processes[0], h.processes[1]
 	wrong.off = time.Hour
+	wrong.refresh()
 	wrong.gate.Take("ocr", "OCR", "a", count, nil)
 	wrong.lease()
 	started := false
