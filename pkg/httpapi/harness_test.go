@@ -82,6 +82,7 @@ func newHarness(t testing.TB, configure ...func(*httpapi.Config)) *harness {
 		contract: contract(), store: newTestStore(), log: &buffer{}, tenant: "t",
 	}
 	musttest.NoError(t, h.assemble(t.Context()))
+	go refresh(t.Context(), h.useCases.Gate)
 	h.prepare = h.serve(t)
 	h.Server = h.serve(t, configure...)
 	h.store.reset()

@@ -48,6 +48,18 @@ steps:
     service: embed
 `
 
+// refresh keeps the gate's view young, as the program does.
+func refresh(ctx context.Context, gate *admission.Gate) {
+	for ticks := time.Tick(time.Second); ; {
+		select {
+		case <-ticks:
+			_ = gate.Refresh(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // assemble makes the use cases, as the program does.
 func (h *harness) assemble(ctx context.Context) error {
 	mirror := workqueue.NewMirror(0)
@@ -65,8 +77,6 @@ func (h *harness) assemble(ctx context.Context) error {
 	stored := admission.New(h.store, h.ledger.Tables().Queue, nil)
 	gate, err := admission.NewGate(ctx, admission.Config{
 		Service: stored, Runs: h.ledger,
-		// A view is never too old: the tests refresh it when they change a limit.
-		Clock: func() admission.Reading { return admission.Reading{Wall: time.Now()} },
 	})
 	if err != nil {
 		return err
