@@ -119,6 +119,9 @@ func (b *bulkPicks) due() (hint ledger.Hint, ok bool) {
 	return hint, ok
 }
 
+// byTurn orders streams of bulk work by when their first tenant was picked last.
+func byTurn(x, y *stream) int { return cmp.Compare(x.rotation[0].picked, y.rotation[0].picked) }
+
 // next takes a hint out of the streams.
 func (b *bulkPicks) next() (ledger.Hint, bool) {
 	for {
@@ -126,7 +129,7 @@ func (b *bulkPicks) next() (ledger.Hint, bool) {
 		if len(b.streams) == 0 {
 			return ledger.Hint{}, false
 		}
-		s := slices.MinFunc(b.streams, func(x, y *stream) int { return cmp.Compare(x.rotation[0].picked, y.rotation[0].picked) })
+		s := slices.MinFunc(b.streams, byTurn)
 		t := s.rotation[0]
 		s.rotation, t.inRotation = s.rotation[1:], false
 		hint, ok := b.m.pickOf(t, b.c, b.at, b.places)

@@ -170,18 +170,30 @@ func (m *Mirror) lacks(c *claim, places int) (lacks bool) {
 		ready, leasing := m.lacksOf(s, c, places)
 		places, lacks = places-ready, lacks || leasing
 	}
+	var bulk []*stream // for the places that normal work leaves
+	for _, s := range m.order {
+		if s.class == statemachine.ClassBulk && c.wants(s.kind) && len(s.rotation) > 0 {
+			bulk = append(bulk, s)
+		}
+	}
+	slices.SortStableFunc(bulk, byTurn)
+	for i := 0; i < len(bulk) && places > 0; i++ {
+		ready, leasing := m.lacksOf(bulk[i], c, places)
+		places, lacks = places-ready, lacks || leasing
+	}
 	return lacks
 }
 
 // lacksOf is lacks for the first places queues of a stream from which a hint may be picked. It returns how
 // many hints these have. The lock is held.
 func (m *Mirror) lacksOf(s *stream, c *claim, places int) (ready int, lacks bool) {
-	queues := 0
-	for _, t := range s.queues(c) {
-		if queues == places {
+	queues, named := 0, s.queues(c)
+	few := len(named) < len(s.rotation)
+	for _, t := range s.rotation { // In their turn, as the pick.
+		if queues == places || len(named) == 0 {
 			break
 		}
-		if len(t.hints) == 0 || !c.admits(t.tenant) || c.q.held(t.hints[0].hint.Target) {
+		if few && !slices.Contains(named, t) || len(t.hints) == 0 || !c.admits(t.tenant) || c.q.held(t.hints[0].hint.Target) {
 			continue
 		}
 		of, tokens, ok := c.q.limits.Lacks(s.kind.Service, s.kind.StepType, t.tenant)
@@ -192,10 +204,12 @@ func (m *Mirror) lacksOf(s *stream, c *claim, places int) (ready int, lacks bool
 		if !tokens {
 			continue
 		}
-		most := m.ready(c, of)
-		if n := min(places, most); n > c.lacked[of] {
-			c.lacked[of] = n
-			c.q.limits.Ask(of, n, most)
+		if c.lacked[of] < places {
+			most := m.ready(c, of)
+			if n := min(places, most); n > c.lacked[of] {
+				c.lacked[of] = n
+				c.q.limits.Ask(of, n, most)
+			}
 		}
 		lacks = lacks || c.q.limits.Leasing(of)
 	}

@@ -614,13 +614,23 @@ func TestLimit_OtherWorkDoesNotStarveIt(t *testing.T) {
 	reads, embeds := ledgertest.Step("step", "OCR", "ocr"), ledgertest.Step("step", "EMBED", "embed")
 	for name, of := range map[string]struct {
 		scope  admission.Scope
-		class  statemachine.Class // of the limited work
-		tenant string             // of the other work
+		tenant string // of the other work
 		other  statemachine.Step
+		class  statemachine.Class // of the limited work
+		beside statemachine.Class // of the other work
+		names  []string           // the tenants of the claims
 	}{
-		"tenant":  {ocrOfA, statemachine.ClassNormal, "tenant_b", reads},
-		"service": {ocr, statemachine.ClassNormal, "tenant_a", embeds},
-		"bulk":    {ocrOfA, statemachine.ClassBulk, "tenant_b", reads},
+		"tenant":             {scope: ocrOfA, tenant: "tenant_b", other: reads},
+		"tenant, named":      {scope: ocrOfA, tenant: "tenant_b", other: reads, names: []string{"tenant_a", "tenant_b"}},
+		"tenant, named last": {scope: ocrOfA, tenant: "tenant_b", other: reads, names: []string{"tenant_b", "tenant_a"}},
+		"service":            {scope: ocr, tenant: "tenant_a", other: embeds},
+		"bulk":               {scope: ocrOfA, tenant: "tenant_b", other: reads, class: statemachine.ClassBulk},
+		"bulk beside bulk": {
+			scope: ocrOfA, tenant: "tenant_b", other: reads, class: statemachine.ClassBulk, beside: statemachine.ClassBulk,
+		},
+		"bulk of a service beside bulk": {
+			scope: ocr, tenant: "tenant_a", other: embeds, class: statemachine.ClassBulk, beside: statemachine.ClassBulk,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -628,15 +638,21 @@ func TestLimit_OtherWorkDoesNotStarveIt(t *testing.T) {
 				const starts, picks = 3, 40
 				l := withLimits(t, store, picks, of.scope)
 				for i := range picks {
-					l.ledger.Submit(ledgertest.Command(of.tenant, fmt.Sprint("other-", i), of.other))
+					other := ledgertest.Command(of.tenant, fmt.Sprint("other-", i), of.other)
+					other.Job.Class = of.beside
+					l.ledger.Submit(other)
 					if limited := ledgertest.Command("tenant_a", fmt.Sprint("limited-", i), reads); i < starts {
 						limited.Job.Class = of.class
 						l.ledger.Submit(limited)
 					}
 				}
 				got := 0
-				for range picks {
-					for _, one := range l.get(t, 1) {
+				for i := range picks {
+					views, err := l.Claim(t.Context(), workqueue.ClaimRequest{
+						Owner: "w1", RequestID: fmt.Sprint("pick-", i), Max: 1, Tenants: of.names,
+					})
+					musttest.NoError(t, err)
+					for _, one := range views {
 						if of.scope.Covers(one.Item.Service, one.Item.StepType, one.Item.TenantID) {
 							got++
 						}
