@@ -199,17 +199,21 @@ func (x *Finder) candidates(ctx context.Context, f *Filter, wanted func(statemac
 	if !x.Source.ListsLive() || f.indexed() || f.Retrying || f.Outbox == statemachine.OutboxPending {
 		return x.liveIDs(ctx, f, func(t *Traits) bool { return wanted(t.State) && f.fits(t) }, math.MaxInt)
 	}
-	q := HintQuery{Page: entryPage, States: slices.DeleteFunc(slices.Clone(statemachine.JobStates), func(state statemachine.JobState) bool {
+	states := slices.DeleteFunc(slices.Clone(statemachine.JobStates), func(state statemachine.JobState) bool {
 		return state.Terminal() || !is(f.State, state) || !wanted(state)
-	})}
+	})
 	hints := sequence(func(yield func(Hint) bool) (err error) {
-		for at := (cursor{}); len(q.States) > 0; at.tenant = q.Tenants[len(q.Tenants)-1] {
+		q := HintQuery{Page: entryPage}
+		for at := (cursor{}); len(states) > 0; at.tenant = q.Tenants[len(q.Tenants)-1] {
 			if q.Tenants, err = x.tenants(ctx, f, at); err != nil || len(q.Tenants) == 0 {
 				return err
 			}
-			for hint, err := range f.liveHints(ctx, x.Source, q) {
-				if err != nil || !yield(hint) {
-					return err
+			for _, state := range states { // Not merged: a job that advances between reads is in a list that is read later.
+				q.States = []statemachine.JobState{state}
+				for hint, err := range f.liveHints(ctx, x.Source, q) {
+					if err != nil || !yield(hint) {
+						return err
+					}
 				}
 			}
 		}

@@ -372,6 +372,35 @@ func TestHints_OfATenantAreReadInTheOrderOfAJobsLife(t *testing.T) {
 	}
 }
 
+// A job that starts while live jobs are found must not be missed, although they are more than are read at once
+// and workers start the oldest, which are read last.
+func TestFind_FindsJobsThatStartMeanwhile(t *testing.T) {
+	t.Parallel()
+	l := ledgertest.Publishing(t, ledger.Config{Store: ledgertest.Atomic(), Shared: true})
+	const all, started = 1100, 50 // A list gives up to 1,000 at once.
+	var oldest []ledger.Message
+	for n := range all {
+		l.Submit(ledgertest.Command("a", fmt.Sprint(n), ledgertest.Step("one", "OCR", "s")))
+		if n < started {
+			oldest = append(oldest, l.Handoff.Last())
+		}
+	}
+	got := map[string]bool{}
+	for found, err := range (&search.Finder{Source: l.Ledger}).Find(t.Context(), &search.Filter{TenantID: "a"}, nil) {
+		musttest.NoError(t, err)
+		if len(got) == 0 {
+			for _, message := range oldest {
+				l.Apply(message.JobID, ledgertest.Sent(message))
+				l.Apply(message.JobID, ledgertest.Started(message))
+			}
+		}
+		got[found.JobID] = true
+	}
+	if len(got) != all {
+		t.Errorf("%d jobs are found, want %d", len(got), all)
+	}
+}
+
 // No job was accepted in a month that has not come yet.
 func TestHints_OfFarTimes(t *testing.T) {
 	t.Parallel()
