@@ -251,6 +251,13 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 	}
 }
 
+// observe tells of a change of a limit's figures, unless the limit is gone, and with it its figures. The lock is held.
+func (g *Gate) observe(l *limit, figure Figure, n float64) {
+	if scope := l.row.Scope; g.limits[scope] == l {
+		g.cfg.Observe(scope, figure, n)
+	}
+}
+
 // adopt takes over a row that was read. Another configuration may have tokens at once.
 func (l *limit) adopt(row Limit, etag tablestore.ETag, now Reading, skew time.Duration) {
 	if !l.row.CreatedAt.Equal(row.CreatedAt) { // It was made again: what is known of the deleted one does not concern it.
@@ -529,7 +536,7 @@ func (t *Token) Spend() {
 	now := t.gate.cfg.Clock().Mono
 	for _, one := range t.leases {
 		one.limit.spend(now)
-		t.gate.cfg.Observe(one.limit.row.Scope, Spent, 1)
+		t.gate.observe(one.limit, Spent, 1)
 	}
 	for _, one := range t.runs {
 		one.limit.slots.keep(one.no, now)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -272,6 +273,44 @@ func TestGate_TellsOfDeletedLimits(t *testing.T) {
 		p.refresh()
 		if deleted != 1 {
 			t.Errorf("%s: %d deletions are told of, want 1", name, deleted)
+		}
+	}
+}
+
+// TestGate_FiguresOfADeletedLimitDoNotComeBack: what was in flight when a refresh found the limit deleted counts no more.
+func TestGate_FiguresOfADeletedLimitDoNotComeBack(t *testing.T) {
+	t.Parallel()
+	for figure, inFlight := range map[Figure]func(p *host, l *limit, token *Token){
+		Spent:     func(_ *host, _ *limit, token *Token) { token.Spend() },
+		Conflicts: func(p *host, l *limit, _ *Token) { p.gate.lease(t.Context(), ocr, l) },
+		Reclaimed: func(p *host, l *limit, _ *Token) { p.gate.judge(t.Context(), ocr, l, make([]ledger.RunRow, 1)) },
+	} {
+		for _, deleted := range []bool{false, true} {
+			p := newHouse(t, 1, 2, time.Hour, 0, 1).processes[0]
+			gate := p.gate
+			gate.cfg.Runs = &board{void: map[int]bool{0: true}}
+			gate.Take("ocr", "OCR", "a", 1, nil)
+			p.lease()
+			token, _, ok := gate.Take("ocr", "OCR", "a", 1, nil)
+			if !ok {
+				t.Fatal("the limit gives no token")
+			}
+			l, counted := gate.limits[ocr], 0
+			gate.cfg.Observe = func(_ Scope, of Figure, _ float64) {
+				if of == figure {
+					counted++
+				}
+			}
+			if err := gate.cfg.Service.DeleteLimit(t.Context(), ocr); err != nil {
+				t.Fatal(err)
+			}
+			if deleted {
+				p.house.now = p.house.now.Add(time.Second)
+				p.refresh()
+			}
+			if inFlight(p, l, &token); (counted == 0) != deleted {
+				t.Errorf("%s, deleted is %v: %d are counted", figure, deleted, counted)
+			}
 		}
 	}
 }

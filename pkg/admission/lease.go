@@ -243,12 +243,14 @@ func (g *Gate) lease(ctx context.Context, scope Scope, l *limit) int {
 			// The row holds whole milliseconds, so the life may begin one earlier.
 			life := next.life() - time.Millisecond
 			l.leases = append(l.leases, &lease{limit: l, left: granted, wall: now.Wall.Add(life), mono: now.Mono + life})
-			g.cfg.Observe(scope, Granted, float64(granted))
+			g.observe(l, Granted, float64(granted))
 			return granted
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict) || errors.Is(err, tablestore.ErrNotFound)
 		if conflict {
-			g.cfg.Observe(scope, Conflicts, 1)
+			g.mu.Lock()
+			g.observe(l, Conflicts, 1)
+			g.mu.Unlock()
 		} else {
 			g.cfg.Logger.WarnContext(ctx, "tokens of a limit not leased", "limit_id", scope.ID(), "error", err)
 		}

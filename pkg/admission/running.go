@@ -315,8 +315,8 @@ func (g *Gate) judge(ctx context.Context, scope Scope, l *limit, rows []ledger.R
 		if !freed {
 			continue
 		}
-		g.cfg.Observe(scope, Reclaimed, 1)
 		g.mu.Lock()
+		g.observe(l, Reclaimed, 1)
 		l.slots.leave(rows[i].Slot.No, g.cfg.Clock().Mono)
 		wake := g.wake
 		g.mu.Unlock()
