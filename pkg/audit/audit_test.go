@@ -243,6 +243,9 @@ var damages = map[string]damage{
 	"the key is forgotten":     {rule: audit.Key, do: func(f *fixture) { f.drop(f.find(tables.Idempotency, "done", "").Key) }},
 	"the key names another":    {rule: audit.Key, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "job_id", text(f.jobs["done"])) }},
 	"the key has another hash": {rule: audit.Key, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
+	"a key that a purge deletes stays": {rule: audit.Key, late: true, says: "its idempotency key is taken since", wait: time.Hour, do: func(f *fixture) {
+		f.set(f.key("done", "JOB"), "tombstone", tablestore.Bool(true))
+	}},
 	"failed with budget left": {rule: audit.Budget, do: func(f *fixture) {
 		f.set(f.key("failed", "STEP:0000:step0"), "attempts", text("1:x:acked:"))
 	}},

@@ -162,7 +162,7 @@ func (a *auditor) job(ctx context.Context, rows []tablestore.Row) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Job != nil {
-		if id, err := uuid.Parse(jobID); err == nil && e.Job.Terminal() {
+		if id, err := uuid.Parse(jobID); err == nil && e.Job.Terminal() && !e.Job.Tombstone {
 			a.ended[id] = struct{}{}
 		} else {
 			a.known[jobID] = a.factOf(e)
@@ -410,7 +410,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
 	case !late, a.owns(&job, row.Key):
 	case table == a.o.Tables.Idempotency && gone:
-		return finding(Key, true, "its idempotency key is taken since %s, and it was abandoned", since)
+		return finding(Key, true, "its idempotency key is taken since %s, and it was abandoned or is purged", since)
 	case table == a.o.Tables.Schedule && r.kind == "":
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
 	case table == a.o.Tables.Schedule && !there:
