@@ -228,6 +228,7 @@ func TestOutbox(t *testing.T) {
 	} {
 		shows(t, "outbox-retry", retry+" "+body, result, "outbox retry "+flags)
 	}
+	shows(t, "outbox-retry-none-yet", retry+" {}", api.OutboxRetryResult{More: true}, "outbox retry --all --yes")
 	shows(t, "outbox-retry-more", retry+" {}", api.OutboxRetryResult{Matched: 7, Retried: 7, More: true}, "outbox retry --all --yes")
 }
 

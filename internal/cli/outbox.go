@@ -101,7 +101,10 @@ func (t *tool) outboxRetry() *cobra.Command {
 		}
 		return show(s, result, func(p *page, result api.OutboxRetryResult) {
 			p.line("%s: %d retried, %d skipped", diagnosis.Count(result.Matched, "row"), result.Retried, len(result.Skipped))
-			if result.More {
+			switch {
+			case result.More && result.Matched == 0: // Another run may read the same jobs.
+				p.line("No row was found within 30 seconds. Select fewer jobs: --tenant or --job.")
+			case result.More:
 				p.line("There may be more: the server ends a retry after 30 seconds. Run it again.")
 			}
 			rows := make([][]string, len(result.Skipped))

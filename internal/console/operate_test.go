@@ -371,6 +371,8 @@ func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
 	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "None of 1 became due: it was sent")
 	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{})
 	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "Nothing waits for its dispatch.")
+	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{More: true})
+	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", nil).Body.String(), "No row was found within 30 seconds.")
 	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{Matched: 7, Retried: 7, More: true})
 	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", nil).Body.String(), "7 rows became due, and there may be more: publish again.")
 	has(t, b.get(t, "/ui/do/work-stall?work=w1"), "It is running by &lt;worker&gt;, rev 5.", "lucius work stall w1 --expected-rev 5",

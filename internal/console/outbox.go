@@ -114,6 +114,8 @@ func retryOutbox(r *request) (deed, error) {
 	would.do = func(ctx context.Context, _ string) (string, error) {
 		done, err := call[api.OutboxRetryResult](r.api.RetryOutbox(ctx, request))
 		switch {
+		case err == nil && done.Matched == 0 && done.More:
+			err = badInput("No row was found within 30 seconds. Select fewer jobs, such as those of one tenant.")
 		case err == nil && done.Matched == 0:
 			err = badInput("Nothing waits for its dispatch.")
 		case err == nil && len(done.Skipped) > 0 && done.Retried == 0:
