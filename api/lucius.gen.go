@@ -2385,7 +2385,7 @@ type FailureList struct {
 	// Example: 2026-01-27T12:00:00.000Z
 	To Time `json:"to,omitempty,omitzero"`
 
-	// Truncated There are more jobs than were counted.
+	// Truncated There may be more jobs than were counted.
 	//
 	// Example: false
 	Truncated bool `json:"truncated"`
@@ -3106,7 +3106,7 @@ type LineCancellation struct {
 
 // LineCounts The lines in which jobs wait or that a failed job blocks. `/v1/lines` lists them.
 type LineCounts struct {
-	// AsOf When they had been counted.
+	// AsOf When the count ended.
 	//
 	// Example: 2026-01-27T12:00:00.000Z
 	AsOf Time `json:"as_of,omitempty,omitzero"`
@@ -3843,7 +3843,9 @@ type OutboxRetryResult struct {
 	// Example: 2
 	Matched int `json:"matched"`
 
-	// More There may be more rows, because the time was over. Repeat the request for those.
+	// More The 30 seconds ended before all rows were read; there may be more. Repeat the request, or select
+	// fewer jobs if nothing matched.
+	//
 	//
 	// Example: false
 	More bool `json:"more,omitempty,omitzero"`
@@ -4733,10 +4735,11 @@ type RerunRequest struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref,omitempty,omitzero"`
 
-	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer, unless it waits
-	// for an older job of the chain that blocks their line: that one is rerun then. Once the new
-	// job has ended, a repeated request makes another one: only one that names the last job
-	// itself, without this, may be repeated safely.
+	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer. If it waits in a
+	// line whose first job is an older one of the chain, that one counts instead: it is the answer
+	// if it is live, and is rerun if it blocks the line. Once the new job has ended, a repeated
+	// request makes another one: only one that names the last job itself, without this, may be
+	// repeated safely.
 	//
 	//
 	// Example: true
@@ -7958,8 +7961,8 @@ type ClientInterface interface {
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-	// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
-	// by the name of the tenant; `truncated` is true if there are more.
+	// 100,000 jobs are counted. There is one list for each tenant and month; some 100,000 lists are read,
+	// in the order of the tenants' names. `truncated` is true if there may be more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -9441,8 +9444,8 @@ func (c *Client) CreateCancellation(ctx context.Context, params *CreateCancellat
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 // `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
-// by the name of the tenant; `truncated` is true if there are more.
+// 100,000 jobs are counted. There is one list for each tenant and month; some 100,000 lists are read,
+// in the order of the tenants' names. `truncated` is true if there may be more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -16879,8 +16882,8 @@ type ClientWithResponsesInterface interface {
 	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 	// `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-	// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
-	// by the name of the tenant; `truncated` is true if there are more.
+	// 100,000 jobs are counted. There is one list for each tenant and month; some 100,000 lists are read,
+	// in the order of the tenants' names. `truncated` is true if there may be more.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -23589,8 +23592,8 @@ func (c *ClientWithResponses) CreateCancellationWithResponse(ctx context.Context
 // group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
 // has failed and counts itself. If its rerun is cancelled, the job counts again. Without
 // `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-// 100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
-// by the name of the tenant; `truncated` is true if there are more.
+// 100,000 jobs are counted. There is one list for each tenant and month; some 100,000 lists are read,
+// in the order of the tenants' names. `truncated` is true if there may be more.
 //
 // Returns a wrapper object for the known response body format(s).
 //

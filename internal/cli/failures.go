@@ -85,7 +85,8 @@ func showFailures(p *page, list api.FailureList) {
 	p.table([]string{"JOBS", "SERVICE", "STEP TYPE", "ERROR", "FIRST", "LAST", "NEWEST MESSAGE"}, rows)
 	if list.Truncated {
 		p.line("%s", p.style(faint,
-			"There are more: only the newest 100,000 failed jobs and 2,000 live ones are counted. Narrow the time."))
+			"There may be more: at most 100,000 failed jobs, or lists of a tenant and month, and 2,000 live jobs are read. "+
+				"Narrow the time, or use --tenant."))
 	}
 }
 

@@ -233,7 +233,7 @@ func BlockedLines(tenant string) *api.ListLinesParams {
 
 // blockedFindings says how many lines a failed job blocks, and what waits in them. It names no order key: keys
 // may be personal data. If there is more than a page, the overview knows how many lines of all tenants were
-// blocked at the end of the reconciler's last round.
+// blocked when the reconciler last counted them.
 func (s *Situation) blockedFindings(of *TenantSituation) []Finding {
 	lines, more := of.Blocked.Lines, of.Blocked.NextPageToken != ""
 	count, waiting, oldest := len(lines), 0, time.Time{}

@@ -64,10 +64,10 @@ func (r *Rerun) Start(old *statemachine.Aggregate, steps []statemachine.Step) (i
 // Rerun creates a new job from one that has ended, with the steps, policies and payload that the
 // old one was accepted with, as far as Edit does not change them. There is one new job for each old
 // job, starting point and digest: a repeat is a replay. With Newest, a live job at the end of the
-// chain is the answer, unless it waits for an older job of the chain that blocks their line, which is
-// rerun then. A rerun that was cancelled is rerun itself in place of its replay. It returns
-// [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors of Edit, and those of
-// [Ledger.Accept].
+// chain is the answer. If it waits in a line whose first job is an older one of the chain, that one is
+// the answer if it is live, and is rerun if it blocks the line. A rerun that was cancelled is rerun
+// itself in place of its replay. It returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the
+// errors of Edit, and those of [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	plan, err := l.PlanRerun(ctx, r)
 	if err != nil {

@@ -2371,10 +2371,11 @@ type RerunRequest struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref,omitempty,omitzero"`
 
-	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer, unless it waits
-	// for an older job of the chain that blocks their line: that one is rerun then. Once the new
-	// job has ended, a repeated request makes another one: only one that names the last job
-	// itself, without this, may be repeated safely.
+	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer. If it waits in a
+	// line whose first job is an older one of the chain, that one counts instead: it is the answer
+	// if it is live, and is rerun if it blocks the line. Once the new job has ended, a repeated
+	// request makes another one: only one that names the last job itself, without this, may be
+	// repeated safely.
 	//
 	//
 	// Example: true

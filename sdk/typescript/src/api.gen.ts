@@ -1242,8 +1242,8 @@ export interface paths {
          *     group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
          *     has failed and counts itself. If its rerun is cancelled, the job counts again. Without
          *     `created_after` and `doc_id` these are the jobs accepted in this month or the two before it. At most
-         *     100,000 jobs are counted, from lists of one tenant and month each, of which some 100,000 are read,
-         *     by the name of the tenant; `truncated` is true if there are more.
+         *     100,000 jobs are counted. There is one list for each tenant and month; some 100,000 lists are read,
+         *     in the order of the tenants' names. `truncated` is true if there may be more.
          */
         get: operations["listFailures"];
         put?: never;
@@ -3929,10 +3929,11 @@ export interface components {
             resolve?: components["schemas"]["ResolvedStep"][];
             protocol?: components["schemas"]["RerunProtocol"];
             /**
-             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer, unless it waits
-             *     for an older job of the chain that blocks their line: that one is rerun then. Once the new
-             *     job has ended, a repeated request makes another one: only one that names the last job
-             *     itself, without this, may be repeated safely.
+             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer. If it waits in a
+             *     line whose first job is an older one of the chain, that one counts instead: it is the answer
+             *     if it is live, and is rerun if it blocks the line. Once the new job has ended, a repeated
+             *     request makes another one: only one that names the last job itself, without this, may be
+             *     repeated safely.
              * @example true
              */
             newest?: boolean;
@@ -4430,7 +4431,7 @@ export interface components {
             /** @description The groups, the largest first. */
             groups: components["schemas"]["FailureGroup"][];
             /**
-             * @description There are more jobs than were counted.
+             * @description There may be more jobs than were counted.
              * @example false
              */
             truncated: boolean;
@@ -6840,7 +6841,7 @@ export interface components {
             blocked_since?: string;
             /**
              * Format: date-time
-             * @description When they had been counted.
+             * @description When the count ended.
              * @example 2026-01-27T12:00:00.000Z
              */
             as_of?: string;
@@ -7327,7 +7328,8 @@ export interface components {
             /** @description Rows that were not retried. */
             skipped: components["schemas"]["OutboxSkip"][];
             /**
-             * @description There may be more rows, because the time was over. Repeat the request for those.
+             * @description The 30 seconds ended before all rows were read; there may be more. Repeat the request, or select
+             *     fewer jobs if nothing matched.
              * @example false
              */
             more?: boolean;
