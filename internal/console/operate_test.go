@@ -54,7 +54,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&ended_after=2026-01-26T10%3A02%3A30.000Z&include=retrying,resolved" {
 		t.Errorf("the API was asked %s", asked)
 	}
-	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
+	has(t, page, "1,214 jobs have failed for good, and there may be more: narrow the time or the tenant", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
 		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h ago</time>",
 		"/ui/do/retry?ended_after=2026-01-26T10%3A02%3A30.000Z&amp;error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
