@@ -236,6 +236,9 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 		}
 	}
 	for scope, l := range g.limits {
+		if l.row.MaxRunning > 0 {
+			g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
+		}
 		lapsed := 0
 		l.leases = slices.DeleteFunc(l.leases, func(one *lease) bool {
 			if one.usable(began) {

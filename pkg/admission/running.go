@@ -359,7 +359,6 @@ func (g *Gate) readRuns(ctx context.Context, scope Scope, l *limit) error {
 		return nil
 	}
 	freed, wake := l.slots.adopt(rows, began), g.wake
-	g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
 	g.mu.Unlock()
 	if freed > 0 {
 		wake(scope, freed)
