@@ -83,6 +83,10 @@ func (c *checker) takeWebhook(j *job, w *write) {
 		n.row = nil
 		return
 	}
+	if !w.was && c.landing && j.purged { // As of projections: nothing refers to the row, and nobody sends it.
+		c.outlived[w.op.Key.String()] = true
+		return
+	}
 	n.row = w.op.Properties
 	if was != n.state() {
 		n.moved = c.seq

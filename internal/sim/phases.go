@@ -187,7 +187,8 @@ func (w *world) surplus(key tablestore.Key) string {
 		return "entry"
 	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "webhook:"):
 		return "entry of a webhook"
-	case key.Table == tableLedger && strings.HasPrefix(key.Row, "WEBHOOK:") && row.Get("state").String() == "PENDING":
+	case key.Table == tableLedger && strings.HasPrefix(key.Row, "WEBHOOK:") && row.Get("state").String() == "PENDING" &&
+		!w.check.outlived[key.String()]:
 		return "pending webhook"
 	case undelivered(key):
 		if j := w.check.job(row.Get("job_id").String()); !j.exists && !w.check.outlived[key.String()] {
