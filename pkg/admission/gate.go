@@ -239,19 +239,23 @@ func (g *Gate) adoptLimits(found *rows, mark int, began Reading) {
 		if l.row.MaxRunning > 0 {
 			g.cfg.Observe(scope, Running, float64(len(l.slots.taken)))
 		}
-		lapsed := 0
-		l.leases = slices.DeleteFunc(l.leases, func(one *lease) bool {
-			if one.usable(began) {
-				return false
-			}
-			lapsed += one.left
-			one.left = 0
-			return true
-		})
-		if lapsed > 0 {
+		if lapsed := l.dropLapsed(began); lapsed > 0 {
 			g.cfg.Observe(scope, Lapsed, float64(lapsed))
 		}
 	}
+}
+
+// dropLapsed forgets the leases that are no longer usable and returns how many tokens were left in them.
+func (l *limit) dropLapsed(now Reading) (lapsed int) {
+	l.leases = slices.DeleteFunc(l.leases, func(one *lease) bool {
+		if one.usable(now) {
+			return false
+		}
+		lapsed += one.left
+		one.left = 0
+		return true
+	})
+	return lapsed
 }
 
 // observe tells of a change of a limit's figures, unless the limit is gone, and with it its figures. The lock is held.
