@@ -527,6 +527,38 @@ func TestLine_LookIgnoresPlacesThatCameAfterItBegan(t *testing.T) {
 	})
 }
 
+// A late copy of the first sending of a line's first place does not bring back the place of a job whose rerun
+// is done: each sending has its own epoch.
+func TestLine_LateCopyOfItsFirstPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := lines(t, ledger.Config{Shards: 1})
+		var late tablestore.Batch
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if late == nil && strings.HasPrefix(batch[0].Key.Partition, "line:") {
+				late = slices.Clone(batch)
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		s.play(`
+			refused accept a
+			accept a
+			fail a
+			rerun a a2
+			end a2
+			places 0`)
+		if _, err := b.store.Commit(t.Context(), late); err != nil {
+			t.Fatal(err)
+		}
+		s.play(`
+			places 1
+			accept b
+			want b=runs
+			places 1`)
+	})
+}
+
 // The place of a released job stays until a look removes it. A rerun does not take it: the next job has begun.
 func TestLine_RerunOfAReleasedJobWhosePlaceIsLeft(t *testing.T) {
 	t.Parallel()
