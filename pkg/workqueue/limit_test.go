@@ -585,6 +585,29 @@ func TestLimit_MissedWhileALeaseIsWritten(t *testing.T) {
 	})
 }
 
+// A claim that waits for tokens keeps no other claim from reading the store.
+func TestLimit_AwaitedTokensHoldUpNoOtherClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		l := withLimits(t, store, 100, ocr)
+		l.accepts(1, "tenant_a")
+		reopen(t, store).accept("tenant_a", "embed", "EMBED") // by another process
+		slowLeases(store)
+		time.Sleep(time.Minute) // What was read is old.
+		answer := l.waitingFor(t, t.Context(), workqueue.ClaimRequest{Owner: "w1", RequestID: "limited", Max: 1, Services: []string{"ocr"}})
+		began := time.Now()
+		views, err := l.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w2", RequestID: "other", Max: 1, Services: []string{"embed"}})
+		musttest.NoError(t, err)
+		if took := time.Since(began); len(views) != 1 || took > 0 {
+			t.Errorf("the other claim got %d items after %s", len(views), took)
+		}
+		if got := len(answer()); got != 1 {
+			t.Errorf("the limited claim got %d items", got)
+		}
+	})
+}
+
 // A claim leases as many tokens as it has places, however often it looks before it waits.
 func TestLimit_ClaimCountsItsPlacesOnce(t *testing.T) {
 	t.Parallel()

@@ -53,11 +53,12 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 	if q.ledger.Exclusive() {
 		fresh = stale
 	}
-	reader := q.reread(ctx, c, stale)
-	if reader {
-		defer q.mirror.endRead()
-	}
-	q.awaitTokens(ctx, c, limit)
+	reader := q.awaitTokens(ctx, c, limit, q.reread(ctx, c, stale))
+	defer func() {
+		if reader {
+			q.mirror.endRead()
+		}
+	}()
 	var picked []ledger.Hint
 	for {
 		picked = append(picked, q.mirror.pick(c, limit-len(picked), began, stale)...)
@@ -80,7 +81,6 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 				return picked, nil
 			}
 			reader = true
-			defer q.mirror.endRead()
 			continue
 		}
 		err := due.do(ctx, q)
@@ -98,23 +98,29 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 const leaseWait = 250 * time.Millisecond
 
 // awaitTokens waits for the tokens that the first queues for the claim lack and that can be leased now: if the
-// claim were given other work, they would lapse before its worker asks again, each time.
-func (q *Queue) awaitTokens(ctx context.Context, c *claim, places int) {
+// claim were given other work, they would lapse before its worker asks again, each time. reader says that the
+// claim holds the reader permit. It gives the permit up before it waits, so that others can read meanwhile, and
+// returns whether it still holds it.
+func (q *Queue) awaitTokens(ctx context.Context, c *claim, places int, reader bool) (holds bool) {
 	var over <-chan time.Time
 	for {
 		leased := q.limits.Leased()
 		if leased == nil || !q.mirror.lacks(c, places) {
-			return
+			return reader
 		}
 		if over == nil {
 			over = time.After(leaseWait)
 		}
+		if reader {
+			q.mirror.endRead()
+			reader = false
+		}
 		select {
 		case <-leased:
 		case <-over:
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
