@@ -83,7 +83,7 @@ func (c *checker) takeWebhook(j *job, w *write) {
 		n.row = nil
 		return
 	}
-	if !w.was && c.landing && j.purged { // As of projections: nothing refers to the row, and nobody sends it.
+	if !w.was && c.landing && j.purged { // A late write after the purge: no entry refers to the row, so it is never sent.
 		c.outlived[w.op.Key.String()] = true
 		return
 	}

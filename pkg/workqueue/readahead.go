@@ -136,7 +136,7 @@ func (q *Queue) stale(now time.Time) time.Time {
 // reread reads again the heads that were last read before stale: another process may have
 // committed a hint that is older than those inside. It does not wait for another claim's
 // read, and stops after a sweep that spent its budget. reader says that the claim holds the
-// reader permit. It keeps the permit until it has picked, so that the next claim finds the
+// reader permit. It keeps the permit until it has picked or waits for tokens, so that the next claim finds the
 // hints that it leaves. Last, it reads one backlog of bulk work that runs short: claims that find
 // enough normal work read no further, and bulk work is to get its share next to that.
 func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
@@ -190,7 +190,7 @@ const (
 // First come the catalog, the heads of the streams, and those of the tenants that the
 // claim names, if they were last read before fresh: no tenant has a second page read
 // before each has its first. Then come, if tails says so, backlogs of which few hints
-// are left inside. Bulk work is read after normal work. Only the claim that holds the reader's permit
+// are left inside. Bulk work is read after normal work. Only the claim that holds the reader permit
 // carries it out.
 func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	m.mu.Lock()
