@@ -54,7 +54,7 @@ func finish(t *testing.T, s *testServer, jobID string) {
 			Owner: "w", ExpectedRev: item.Rev, RequestID: "done-" + item.WorkID,
 		})
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("complete: %v, %s", err, response.Body)
+			t.Fatalf("complete: %v, %s", err, bodyOf(response))
 		}
 	}
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {

@@ -152,12 +152,12 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 
 	job, err := two.client.GetJobWithResponse(t.Context(), jobID, nil)
 	if err != nil || job.JSON200 == nil || job.JSON200.State != api.JobStateSucceeded {
-		t.Fatalf("%v, %s", err, job.Body)
+		t.Fatalf("%v, %s", err, bodyOf(job))
 	}
 	succeeded := api.JobStateSucceeded
 	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: &succeeded})
 	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
-		t.Errorf("listed: %v, %s", err, listed.Body)
+		t.Errorf("listed: %v, %s", err, bodyOf(listed))
 	}
 	// The account is audited while a replica uses it.
 	out, code := auditIn(t, map[string]string{
@@ -178,7 +178,7 @@ func assertAddsUp(t *testing.T, s *testServer) {
 	for end := time.Now().Add(waittest.Bound(t)); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		response, err := s.client.GetOverviewWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("overview: %v, %s", err, response.Body)
+			t.Fatalf("overview: %v, %s", err, bodyOf(response))
 		}
 		if last = response.JSON200; last.Accepted.Total == 1 && last.Jobs["DISPATCHING"]+last.Jobs["IN_PROGRESS"] == 0 {
 			break

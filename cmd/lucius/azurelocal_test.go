@@ -47,7 +47,7 @@ func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 	s := serveOn(t, t.TempDir(), append(flags, longTimeouts...)...)
 	response, err := s.client.SubmitCommandWithBodyWithResponse(t.Context(), nil, "application/json", strings.NewReader(body))
 	if err != nil || response.StatusCode() != http.StatusAccepted {
-		t.Fatalf("submit %s: %v, %s", body, err, response.Body)
+		t.Fatalf("submit %s: %v, %s", body, err, bodyOf(response))
 	}
 	if job := s.wait(t, response.JSON202.JobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %s", job.State, job.ErrorMessage)

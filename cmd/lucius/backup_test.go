@@ -151,7 +151,7 @@ func TestBackup_OfASlowClient(t *testing.T) {
 			InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`), Payload: payload,
 		})
 		if err != nil || response.JSON202 == nil {
-			t.Fatalf("submit: %v, %s", err, response.Body)
+			t.Fatalf("submit: %v, %s", err, bodyOf(response))
 		}
 	}
 	for n := range 90 { // more than the buffers of a connection can hold

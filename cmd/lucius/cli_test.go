@@ -119,7 +119,7 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 		Owner: "w", ExpectedRev: item.Rev, RequestID: "failed", Error: api.ReportedError{Code: "bad_scan", Message: "The page is blank."},
 	})
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("fail: %v, %s", err, response.Body)
+		t.Fatalf("fail: %v, %s", err, bodyOf(response))
 	}
 	c.want(0, "extract failed for good", "why", id)
 	c.want(0, "after 1 attempt: bad_scan: The page is blank.", "why", id)

@@ -34,7 +34,7 @@ func TestServe_DoesNotSweepByAWrongClock(t *testing.T) {
 	}
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || !strings.Contains(string(ready.Body), "ahead of the store's") {
-		t.Errorf("readiness: %v, %s", err, ready.Body)
+		t.Errorf("readiness: %v, %s", err, bodyOf(ready))
 	}
 	if text := scrape(t, s); !strings.Contains(text, "\nlucius_clock_skew_seconds 5") {
 		t.Error("the metrics do not show the skew of nearly a minute")
@@ -50,7 +50,7 @@ func status(t *testing.T, s *testServer, item *api.WorkItem) api.WorkStatus {
 	t.Helper()
 	response, err := s.client.GetWorkWithResponse(t.Context(), item.WorkID)
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("%v, %s", err, response.Body)
+		t.Fatalf("%v, %s", err, bodyOf(response))
 	}
 	return response.JSON200.Status
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -35,6 +36,15 @@ func contracted(base http.RoundTripper) http.RoundTripper {
 		defer faults.mu.Unlock()
 		faults.seen = append(faults.seen, err)
 	}}
+}
+
+// bodyOf returns the body of an answer of the generated client, and "no answer" for nil, which
+// comes with an error: a test that fails has to print that error, not to panic.
+func bodyOf[Response any](response *Response) string {
+	if response == nil {
+		return "no answer"
+	}
+	return string(reflect.ValueOf(response).Elem().FieldByName("Body").Bytes())
 }
 
 // holdToContract returns the exit code of the tests, which is not 0 after a mismatch. In a

@@ -18,7 +18,7 @@ func (s *testServer) services(t *testing.T) *api.ServiceList {
 	waittest.Until(t, "the jobs are counted", func() bool {
 		response, err := s.client.ListServicesWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("services: %v, %s", err, response.Body)
+			t.Fatalf("services: %v, %s", err, bodyOf(response))
 		}
 		list = response.JSON200
 		return list.Exact
@@ -56,7 +56,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 		}
 		response, err := s.client.SubmitBatchWithResponse(t.Context(), batch)
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("submit: %v, %s", err, response.Body)
+			t.Fatalf("submit: %v, %s", err, bodyOf(response))
 		}
 	}
 	check := func(backlog, running int) {
@@ -79,7 +79,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 		if err != nil || overview.JSON200 == nil || overview.JSON200.Backlog != backlog || overview.JSON200.Jobs["IN_PROGRESS"] != running ||
 			overview.JSON200.Accepted.Total != jobs || overview.JSON200.OldestWaiting.Service != "extract" ||
 			overview.JSON200.Bus != api.BusQueue {
-			t.Errorf("overview: %v, %s", err, overview.Body)
+			t.Errorf("overview: %v, %s", err, bodyOf(overview))
 		}
 	}
 	check(jobs, 0)

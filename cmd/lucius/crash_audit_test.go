@@ -97,7 +97,7 @@ func listJobs(t *testing.T, client *api.ClientWithResponses, filter api.ListJobs
 	for {
 		page, err := client.ListJobsWithResponse(t.Context(), &filter)
 		if err != nil || page.JSON200 == nil {
-			t.Fatalf("list the jobs: %v, %s", err, page.Body)
+			t.Fatalf("list the jobs: %v, %s", err, bodyOf(page))
 		}
 		for _, job := range page.JSON200.Jobs {
 			ids = append(ids, job.JobID)

@@ -64,12 +64,12 @@ func TestCrash_AtNamedPointsOfHeldRows(t *testing.T) {
 			server := s.start()
 			paused, err := s.client.CreatePauseWithResponse(t.Context(), api.PauseRequest{All: true, Reason: "crash"})
 			if err != nil || paused.JSON200 == nil {
-				t.Fatalf("pause: %v, %s", err, paused.Body)
+				t.Fatalf("pause: %v, %s", err, bodyOf(paused))
 			}
 			ramp := api.ResumeRequest{RampSeconds: new(3600.0)}
 			resumed, err := s.client.ResumePauseWithResponse(t.Context(), paused.JSON200.PauseID, ramp)
 			if err != nil || resumed.JSON200 == nil {
-				t.Fatalf("resume: %v, %s", err, resumed.Body)
+				t.Fatalf("resume: %v, %s", err, bodyOf(resumed))
 			}
 			server.kill()
 			s.dieAt(points)

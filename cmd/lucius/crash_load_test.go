@@ -185,7 +185,7 @@ func (l *load) await(name, id string) {
 			return false
 		}
 		if err != nil || response.JSON200 == nil {
-			l.t.Fatalf("job %s of the accepted command %s cannot be read: %v, %s", id, name, err, response.Body)
+			l.t.Fatalf("job %s of the accepted command %s cannot be read: %v, %s", id, name, err, bodyOf(response))
 		}
 		job := response.JSON200
 		if job.State == api.JobStateFailedFinal || job.State == api.JobStateCancelled {

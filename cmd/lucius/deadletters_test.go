@@ -76,7 +76,7 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	})
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || !strings.Contains(string(ready.Body), "2 replies are dead letters") {
-		t.Errorf("readiness: %v, %s", err, ready.Body)
+		t.Errorf("readiness: %v, %s", err, bodyOf(ready))
 	}
 	command := func(wantCode int, args ...string) string {
 		t.Helper()

@@ -141,7 +141,7 @@ func (s *standardServer) next(t *testing.T, jobID string) *statemachine.Directiv
 				Owner: "w", RequestID: fmt.Sprint("c", s.claims), Max: 1, WaitSeconds: 60,
 			})
 			if err != nil || response.JSON200 == nil {
-				t.Fatalf("claim: %v, %s", err, response.Body)
+				t.Fatalf("claim: %v, %s", err, bodyOf(response))
 			}
 			if items := response.JSON200.Items; len(items) > 0 {
 				body = items[0].Directive
@@ -169,7 +169,7 @@ func (s *standardServer) job(t *testing.T, jobID string) *api.Job {
 	t.Helper()
 	response, err := s.client.GetJobWithResponse(t.Context(), jobID, nil)
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("get: %v, %s", err, response.Body)
+		t.Fatalf("get: %v, %s", err, bodyOf(response))
 	}
 	return response.JSON200
 }
@@ -182,7 +182,7 @@ func (s *standardServer) ack(t *testing.T, d *statemachine.Directive) {
 		Timestamp: api.NewTime(time.Now()),
 	})
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("ack: %v, %s", err, response.Body)
+		t.Fatalf("ack: %v, %s", err, bodyOf(response))
 	}
 }
 
@@ -193,7 +193,7 @@ func (s *standardServer) result(t *testing.T, d *statemachine.Directive, status 
 		Timestamp: api.NewTime(time.Now()), Status: status,
 	})
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("result: %v, %s", err, response.Body)
+		t.Fatalf("result: %v, %s", err, bodyOf(response))
 	}
 }
 
@@ -202,7 +202,7 @@ func (s *standardServer) occurred(t *testing.T, jobID, eventType string) []time.
 	t.Helper()
 	response, err := s.client.ListJobEventsWithResponse(t.Context(), jobID, nil)
 	if err != nil || response.JSON200 == nil {
-		t.Fatalf("events: %v, %s", err, response.Body)
+		t.Fatalf("events: %v, %s", err, bodyOf(response))
 	}
 	var at []time.Time
 	for _, event := range response.JSON200.Events {

@@ -21,7 +21,7 @@ func TestServe_CountsTheCourseOfJobs(t *testing.T) {
 		Owner: "w", ExpectedRev: item.Rev, RequestID: "f", Retryable: true, Error: api.ReportedError{Code: "any code", Message: "m"},
 	})
 	if err != nil || failed.JSON200 == nil {
-		t.Fatalf("fail: %v, %s", err, failed.Body)
+		t.Fatalf("fail: %v, %s", err, bodyOf(failed))
 	}
 	finish(t, s, jobID)
 	text := scrape(t, s)

@@ -135,11 +135,11 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable || response.HTTPResponse.Header.Get("Retry-After") == "" ||
 			!strings.Contains(string(response.Body), `"code":"store_unavailable"`) {
-			t.Fatalf("while the account is away: %v, %d %s", err, response.StatusCode(), response.Body)
+			t.Fatalf("while the account is away: %v, %s", err, bodyOf(response))
 		}
 	}
 	if response, err := s.client.GetReadinessWithResponse(t.Context()); err != nil || response.StatusCode() != http.StatusServiceUnavailable {
-		t.Errorf("readiness: %v, %s", err, response.Body)
+		t.Errorf("readiness: %v, %s", err, bodyOf(response))
 	}
 	proxy.reopen()
 

@@ -111,11 +111,11 @@ func TestPostgres_ARightIsRevoked(t *testing.T) {
 	submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_9", "refused"))
 	if err != nil || submitted.StatusCode() != http.StatusServiceUnavailable ||
 		!strings.Contains(string(submitted.Body), "denies the server access until an operator acts") {
-		t.Errorf("a command: %v, %s", err, submitted.Body)
+		t.Errorf("a command: %v, %s", err, bodyOf(submitted))
 	}
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || !strings.Contains(string(ready.Body), "it denies the server access until an operator acts; the log says why") {
-		t.Errorf("readyz: %v, %s", err, ready.Body)
+		t.Errorf("readyz: %v, %s", err, bodyOf(ready))
 	}
 	r.execute("GRANT INSERT ON lucius.rows TO lucius_server")
 	s.expectReady()
@@ -147,14 +147,14 @@ func TestPostgres_RowLevelSecurityHidesNothing(t *testing.T) {
 	s, server := r.serves("--log-level", "warn")
 	if submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_9", "before")); err != nil ||
 		submitted.StatusCode() != http.StatusAccepted {
-		t.Fatalf("a command: %v, %s", err, submitted.Body)
+		t.Fatalf("a command: %v, %s", err, bodyOf(submitted))
 	}
 	expectSays(t, "audit", runPlain(t, r.url, "audit"), "1 jobs")
 	r.execute("ALTER TABLE lucius.rows ENABLE ROW LEVEL SECURITY")
 	s.expectUnready()
 	listed, err := s.client.ListJobsWithResponse(t.Context(), nil)
 	if err != nil || listed.StatusCode() != http.StatusServiceUnavailable {
-		t.Errorf("a list: %v, %s", err, listed.Body)
+		t.Errorf("a list: %v, %s", err, bodyOf(listed))
 	}
 	audited("row-level security hides rows of lucius.rows from the role lucius_server")
 	r.execute("ALTER TABLE lucius.rows DISABLE ROW LEVEL SECURITY")
@@ -177,7 +177,7 @@ func TestPostgres_AMigrationThatDoesNotServeIt(t *testing.T) {
 	s.expectUnready()
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || !strings.Contains(string(ready.Body), "its schema is one on which this version does not work; the log says which") {
-		t.Errorf("readyz: %v, %s", err, ready.Body)
+		t.Errorf("readyz: %v, %s", err, bodyOf(ready))
 	}
 	r.execute("DELETE FROM lucius.migrations WHERE name = 'next'")
 	s.expectReady()

@@ -43,7 +43,7 @@ func (s *testServer) version(t *testing.T) string {
 	t.Helper()
 	response, err := s.client.ListProtocolsWithResponse(t.Context())
 	if err != nil || response.JSON200 == nil || len(response.JSON200.Protocols) != 1 {
-		t.Fatalf("list protocols: %v, %s", err, response.Body)
+		t.Fatalf("list protocols: %v, %s", err, bodyOf(response))
 	}
 	return response.JSON200.Protocols[0].Version
 }
@@ -64,7 +64,7 @@ func (s *testServer) complete(t *testing.T, item *api.WorkItem) {
 	waittest.Until(t, "the work is completed", func() bool { // It is repeated, as by a worker, while the store is unreachable.
 		response, err := s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
 		if err != nil || response.JSON200 == nil && response.StatusCode() != http.StatusServiceUnavailable {
-			t.Fatalf("complete: %v, %s", err, response.Body)
+			t.Fatalf("complete: %v, %s", err, bodyOf(response))
 		}
 		return response.JSON200 != nil
 	})
@@ -181,7 +181,7 @@ func TestReload_ABadFileIsRefusedAndShows(t *testing.T) {
 	}
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || ready.StatusCode() != http.StatusOK || !strings.Contains(string(ready.Body), "protocol files are refused") {
-		t.Errorf("readyz: %v, %s, want ready with a warning", err, ready.Body)
+		t.Errorf("readyz: %v, %s, want ready with a warning", err, bodyOf(ready))
 	}
 	if strings.Contains(string(ready.Body), protocols) {
 		t.Errorf("readyz tells a client the folder: %s", ready.Body)

@@ -143,7 +143,7 @@ func (s *testServer) submitAs(t *testing.T, key string) string {
 		IdempotencyKey: key,
 	})
 	if err != nil || response.JSON202 == nil {
-		t.Fatalf("submit: %v, %s", err, response.Body)
+		t.Fatalf("submit: %v, %s", err, bodyOf(response))
 	}
 	return response.JSON202.JobID
 }
@@ -156,7 +156,7 @@ func (s *testServer) claim(t *testing.T, requestID string, start bool) *api.Work
 			Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 60, Start: start,
 		})
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("claim: %v, %s", err, response.Body)
+			t.Fatalf("claim: %v, %s", err, bodyOf(response))
 		}
 		items = response.JSON200.Items
 		return len(items) > 0
@@ -206,7 +206,7 @@ func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 			Owner: "w", ExpectedRev: rev, RequestID: fmt.Sprint("h", i),
 		})
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("heartbeat %d: %v, %s", i, err, response.Body)
+			t.Fatalf("heartbeat %d: %v, %s", i, err, bodyOf(response))
 		}
 		rev = response.JSON200.Rev
 	}
@@ -236,7 +236,7 @@ func TestServe_ARestartGoesOnWithTheSameJobs(t *testing.T) {
 			Owner: "w", ExpectedRev: item.Rev, RequestID: "e-" + request, ResultRef: json.RawMessage(`{"uri":"s3://r"}`),
 		})
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("complete: %v, %s", err, response.Body)
+			t.Fatalf("complete: %v, %s", err, bodyOf(response))
 		}
 	}
 	if job := second.wait(t, id); job.State != api.JobStateSucceeded || string(job.FinalOutput) != `{"uri":"s3://r"}` {
@@ -388,14 +388,14 @@ func TestServe_PausesAndResumes(t *testing.T) {
 	} {
 		created, err := s.client.CreatePauseWithResponse(t.Context(), request)
 		if err != nil || created.JSON200 == nil {
-			t.Fatalf("pause: %v, %s", err, created.Body)
+			t.Fatalf("pause: %v, %s", err, bodyOf(created))
 		}
 		if request.All {
 			s.submit(t)
 		}
 		resumed, err := s.client.ResumePauseWithResponse(t.Context(), created.JSON200.PauseID, api.ResumeRequest{RampSeconds: new(0.0)})
 		if err != nil || resumed.JSON200 == nil || resumed.JSON200.State != api.PauseStateResumed {
-			t.Errorf("resume %s: %v, %s", created.JSON200.PauseID, err, resumed.Body)
+			t.Errorf("resume %s: %v, %s", created.JSON200.PauseID, err, bodyOf(resumed))
 		}
 	}
 	s.claim(t, "claim", true) // It waits less than the interval of the periodic check.

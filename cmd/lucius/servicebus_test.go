@@ -196,14 +196,14 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 			Timestamp: api.Time{Time: time.Now()},
 		})
 		if err != nil || ack.JSON200 == nil || ack.JSON200.Outcome != api.OutcomeApplied {
-			t.Fatalf("ack: %v, %s", err, ack.Body)
+			t.Fatalf("ack: %v, %s", err, bodyOf(ack))
 		}
 		result, err := s.client.CallbackResultWithResponse(t.Context(), api.ResultCallback{
 			JobID: jobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
 			Timestamp: api.Time{Time: time.Now()}, Status: api.ResultStatusSucceeded,
 		})
 		if err != nil || result.JSON200 == nil {
-			t.Fatalf("result: %v, %s", err, result.Body)
+			t.Fatalf("result: %v, %s", err, bodyOf(result))
 		}
 	}
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
@@ -320,7 +320,7 @@ func warned(t *testing.T, s *testServer, text string) {
 	waittest.Until(t, "the server warns: "+text, func() bool {
 		response, err := s.client.GetReadinessWithResponse(t.Context())
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("not ready: %v, %s", err, response.Body)
+			t.Fatalf("not ready: %v, %s", err, bodyOf(response))
 		}
 		return slices.ContainsFunc(response.JSON200.Warnings, func(warning string) bool { return strings.Contains(warning, text) })
 	})
@@ -337,7 +337,7 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	waittest.Until(t, "the step is queued", func() bool {
 		response, err := before.client.GetJobWithResponse(t.Context(), jobID, nil)
 		if err != nil || response.JSON200 == nil {
-			t.Fatalf("%v, %s", err, response.Body)
+			t.Fatalf("%v, %s", err, bodyOf(response))
 		}
 		return response.JSON200.Steps[0].State == api.StepStateAwaitingAck
 	})

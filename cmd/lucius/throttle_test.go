@@ -138,12 +138,12 @@ func TestServe_IsNotReadyWhileTheAccountDeniesAccess(t *testing.T) {
 		submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || submitted.StatusCode() != http.StatusServiceUnavailable ||
 			!strings.Contains(string(submitted.Body), "The store denies the server access until an operator acts.") {
-			t.Errorf("access to %q denied, a command: %v, %s", suffix, err, submitted.Body)
+			t.Errorf("access to %q denied, a command: %v, %s", suffix, err, bodyOf(submitted))
 		}
 		s.expectUnready()
 		ready, err := s.client.GetReadinessWithResponse(t.Context())
 		if err != nil || !strings.Contains(string(ready.Body), "it denies the server access until an operator acts; the log says why.") {
-			t.Errorf("access to %q denied, readyz: %v, %s", suffix, err, ready.Body)
+			t.Errorf("access to %q denied, readyz: %v, %s", suffix, err, bodyOf(ready))
 		}
 		d.denies.Store(nothing)
 		s.expectReady()

@@ -116,7 +116,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 			return nil
 		})
 		if err != nil || failed.JSON200 == nil {
-			t.Fatalf("fail: %v, %s", err, failed.Body)
+			t.Fatalf("fail: %v, %s", err, bodyOf(failed))
 		}
 		finish(t, s, jobID)
 		header := waittest.Receive(t, "the webhook", hooks).header.Get("traceparent")
@@ -165,7 +165,7 @@ func (s *testServer) submitTraced(t *testing.T, callbackURL string) string {
 	traceparent := "00-" + clientTrace + "-" + clientSpan + "-01"
 	response, err := s.client.SubmitCommandWithResponse(t.Context(), &api.SubmitCommandParams{Traceparent: &traceparent}, command)
 	if err != nil || response.JSON202 == nil {
-		t.Fatalf("submit: %v, %s", err, response.Body)
+		t.Fatalf("submit: %v, %s", err, bodyOf(response))
 	}
 	return response.JSON202.JobID
 }

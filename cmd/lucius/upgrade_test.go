@@ -108,7 +108,7 @@ func makeStore(t *testing.T) {
 			CorrelationID: left, IdempotencyKey: left,
 		})
 		if err != nil || response.JSON202 == nil {
-			t.Fatalf("submit: %v, %s", err, response.Body)
+			t.Fatalf("submit: %v, %s", err, bodyOf(response))
 		}
 		return response.JSON202.JobID
 	}
