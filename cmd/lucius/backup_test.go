@@ -21,6 +21,7 @@ import (
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
 func TestBackup_IsRestored(t *testing.T) {
@@ -77,6 +78,17 @@ func TestBackup_IsRestored(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "altered")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a bad backup leaves a folder: %v", err)
 		}
+	}
+}
+
+// A forged backup could name a version that a terminal obeys.
+func TestRestore_QuotesTheVersion(t *testing.T) {
+	t.Parallel()
+	out := &output{}
+	p := &program{Env: cli.Env{Stdout: out}}
+	err := p.describe("it is whole", &pebblestore.BackupManifest{Version: "v9\x1b[2J"})
+	if err != nil || !strings.HasSuffix(out.String(), `backed up by Lucius "v9\x1b[2J"`+"\n") {
+		t.Errorf("it says %q, %v", out.String(), err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 )
 
@@ -24,7 +25,7 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		}
 		return attr
 	}}
-	var handler slog.Handler = slog.NewJSONHandler(w, options)
+	var handler slog.Handler = slog.NewJSONHandler(cli.SafeJSON{Writer: w}, options)
 	if format == "text" {
 		handler = slog.NewTextHandler(w, options)
 	}

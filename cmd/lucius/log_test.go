@@ -30,6 +30,21 @@ func TestLog_SaysHowTheServerStops(t *testing.T) {
 	}
 }
 
+// The messages of workers are logged.
+func TestLog_EscapesControlCharacters(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{"json": `"error_message":"\u001b\u009b2J\u202e"`, "text": `error_message="\x1b\u009b2J\u202e"`} {
+		out := &output{}
+		log, err := newLogger(out, "info", format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log.Info("job ended", "error_message", "\x1b\u009b2J\u202e"); !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q, want %s", format, out.String(), want)
+		}
+	}
+}
+
 // serveAndStop runs a server until it serves, stops it, and returns its log.
 func serveAndStop(t *testing.T, args ...string) string {
 	t.Helper()

@@ -50,7 +50,7 @@ func main() {
 	}
 	p := &program{Env: cli.ProcessEnv("http://" + config.DefaultListenAddr)}
 	if err := p.run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "lucius:", config.Mask(err.Error()))
+		fmt.Fprintln(os.Stderr, "lucius:", strings.Map(cli.Visible, config.Mask(err.Error())))
 		stop()
 		os.Exit(exitCode(err))
 	}

@@ -80,7 +80,7 @@ func (p *program) checkFile(name string, file io.Reader) error {
 
 // describe prints the description in a backup.
 func (p *program) describe(what string, m *pebblestore.BackupManifest) error {
-	_, err := fmt.Fprintf(p.Stdout, "%s: a store made %s, as of %s, %d files with %s, backed up by Lucius %s\n",
+	_, err := fmt.Fprintf(p.Stdout, "%s: a store made %s, as of %s, %d files with %s, backed up by Lucius %q\n",
 		what, m.StoreCreated.Format(time.RFC3339), m.TakenAt.Format(time.RFC3339), len(m.Files), cli.Size(m.Bytes()), m.Version)
 	return err
 }

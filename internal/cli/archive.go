@@ -41,7 +41,8 @@ func (t *tool) archiveRead() *cobra.Command {
 		Use: "read FILE|DIR", Short: "List the jobs of an archive, and check its lines", Args: Takes(1, 1),
 		Long: "Lists the jobs that retention wrote to the files jobs-*.jsonl in LUCIUS_ARCHIVE_DIR before it purged them,\n" +
 			"each once, and checks every line. A line that is truncated or is not a job is reported and left out, and\n" +
-			"the exit code is 1. With -o json the lines are printed unchanged, with payload and history.",
+			"the exit code is 1. With -o json the lines are printed with payload and history, as they are but for\n" +
+			"control characters, which are escaped.",
 		Example: "  lucius archive read /var/lib/lucius-archive --tenant tenant_a --since 90d\n" +
 			"  lucius archive read jobs-2026-01.jsonl --job JOB -o json",
 	}
@@ -167,7 +168,10 @@ func (r *archiveReader) take(job *archivedJob, line []byte) error {
 	}
 	r.seen[id] = true
 	if r.output == "json" {
-		return r.write(string(line))
+		if _, err := (SafeJSON{r.Stdout}).Write(line); err != nil {
+			return fmt.Errorf("print the job: %w", err)
+		}
+		return nil
 	}
 	if r.found = append(r.found, job.Job); len(r.found) == archivePage {
 		return r.list()

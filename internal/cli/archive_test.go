@@ -62,6 +62,14 @@ func TestArchive_ListsEachJobOnce(t *testing.T) {
 	}
 }
 
+func TestArchive_EscapesControlCharacters(t *testing.T) {
+	t.Parallel()
+	path := writeArchive(t, t.TempDir(), "jobs-2026-01.jsonl", strings.Replace(archived(t, "j1", "a", 1), "1e2", "\"\u009b2J\u202e\"", 1))
+	if out := newLine(t, "").must(t, "archive", "read", path, "-o", "json"); !strings.Contains(out, `"payload":{"n":"\u009b2J\u202e"}`) {
+		t.Errorf("it prints %q", out)
+	}
+}
+
 // writerFunc is a writer that is a function.
 type writerFunc func(p []byte) (int, error)
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
@@ -109,11 +110,14 @@ func golden(t *testing.T, name, got string) {
 }
 
 // forPrograms runs a command with each output format for programs. The output must be the
-// server's answer, in the API's own type.
+// server's answer, in the API's own type, and leave a terminal alone.
 func forPrograms[T any](t *testing.T, l *line, answered T, args ...string) {
 	t.Helper()
 	for _, format := range []string{"json", "yaml"} {
 		out := l.must(t, append(args, "-o", format)...)
+		if strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && unicode.In(r, unicode.Cc, unicode.Bidi_Control) }) {
+			t.Errorf("%s has control characters: %q", format, out)
+		}
 		var value any
 		if err := yaml.Unmarshal([]byte(out), &value); format == "yaml" && err != nil {
 			t.Fatal(err)

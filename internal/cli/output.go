@@ -7,11 +7,13 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/spf13/cobra"
 	eastasian "golang.org/x/text/width"
 )
@@ -43,7 +45,7 @@ func (o *Output) Print(w io.Writer, value any, people func(w io.Writer)) error {
 	} else if err := o.encode(&text, value); err != nil {
 		return err
 	}
-	if _, err := w.Write(text.Bytes()); err != nil {
+	if _, err := w.Write(bytes.Map(Visible, text.Bytes())); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
 	}
 	return nil
@@ -51,7 +53,7 @@ func (o *Output) Print(w io.Writer, value any, people func(w io.Writer)) error {
 
 // encode writes the value as JSON or YAML.
 func (o *Output) encode(text *bytes.Buffer, value any) error {
-	encoder := json.NewEncoder(text)
+	encoder := json.NewEncoder(SafeJSON{text})
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
@@ -60,13 +62,60 @@ func (o *Output) encode(text *bytes.Buffer, value any) error {
 	if *o == "json" {
 		return nil
 	}
-	out, err := yaml.JSONToYAML(text.Bytes())
+	var members any
+	if err := yaml.UnmarshalWithOptions(text.Bytes(), &members, yaml.UseOrderedMap()); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	document, err := yaml.ValueToNode(members)
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
+	ast.Walk(quoter{}, document)
 	text.Reset()
-	_, _ = text.Write(out) // It does not fail.
+	_, _ = fmt.Fprintln(text, document) // It does not fail.
 	return nil
+}
+
+// quoter quotes the strings of a YAML document that have control characters, which the encoder
+// writes as they are. Line breaks, and tabs next to them, may stay in a value: it is a block.
+type quoter struct{}
+
+// Visit implements [ast.Visitor].
+func (q quoter) Visit(node ast.Node) ast.Visitor {
+	switch n := node.(type) {
+	case *ast.MappingValueNode:
+		if key, ok := n.Key.(*ast.StringNode); ok && strings.Contains(key.Value, "\n") {
+			key.Value = strconv.Quote(key.Value)
+		}
+	case *ast.StringNode:
+		inLine := !strings.Contains(n.Value, "\n")
+		if strings.ContainsFunc(n.Value, func(r rune) bool { return isControl(r) || r == '\t' && inLine }) {
+			n.Value = strconv.Quote(n.Value) // Go's escapes are also YAML's.
+		}
+	}
+	return q
+}
+
+// SafeJSON writes JSON texts, each in one call, with escapes for the control characters from U+007F
+// on, which can only be in strings. An encoder has escaped those before.
+type SafeJSON struct{ io.Writer }
+
+// Write implements [io.Writer].
+func (s SafeJSON) Write(text []byte) (int, error) {
+	escaped := func(r rune) bool { return r >= '\x7f' && isControl(r) }
+	if !bytes.ContainsFunc(text, escaped) {
+		return s.Writer.Write(text)
+	}
+	var out bytes.Buffer
+	for _, r := range string(text) {
+		if escaped(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	_, err := s.Writer.Write(out.Bytes())
+	return len(text), err
 }
 
 // show prints the server's answer: as JSON or YAML in the API's own form, or as text for
@@ -312,12 +361,23 @@ func sanitize(v reflect.Value) {
 // plain returns the text in one line, without control characters.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
+		if r == '\n' || r == '\t' || r == '\r' {
 			return ' '
-		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
-			return unicode.ReplacementChar
 		}
-		return r
+		return Visible(r)
 	}, text)
+}
+
+// Visible returns the character, or U+FFFD for a control character.
+func Visible(r rune) rune {
+	if isControl(r) {
+		return unicode.ReplacementChar
+	}
+	return r
+}
+
+// isControl reports whether a terminal may obey the character instead of showing it. Line breaks
+// and tabs do no harm.
+func isControl(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }

@@ -146,11 +146,10 @@ func outcome(job *api.Job) error {
 // printEvent prints an entry on a line of its own.
 func (s *session) printEvent(e *api.Event) error {
 	if s.output == "json" {
-		text, err := json.Marshal(e)
-		if err != nil {
-			return fmt.Errorf("encode the event: %w", err)
+		if err := json.NewEncoder(SafeJSON{s.Stdout}).Encode(e); err != nil {
+			return fmt.Errorf("print the event: %w", err)
 		}
-		return s.write(string(text) + "\n")
+		return nil
 	}
 	if s.output == "yaml" {
 		return s.encode([]api.Event{*e})

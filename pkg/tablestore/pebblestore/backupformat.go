@@ -216,9 +216,9 @@ func badBackup(name string, err error) error {
 func (m *BackupManifest) check() error {
 	switch {
 	case m.Format != backupFormat:
-		return fmt.Errorf("%w: its format is %d, and this program reads %d: use Lucius %s", ErrBackup, m.Format, backupFormat, m.Version)
+		return fmt.Errorf("%w: its format is %d, and this program reads %d: use Lucius %q", ErrBackup, m.Format, backupFormat, m.Version)
 	case m.Layout != layoutVersion:
-		return fmt.Errorf("%w: its rows have layout %d, and this program reads %d: use Lucius %s",
+		return fmt.Errorf("%w: its rows have layout %d, and this program reads %d: use Lucius %q",
 			ErrBackup, m.Layout, layoutVersion, m.Version)
 	}
 	seen := map[string]bool{}
