@@ -39,8 +39,12 @@ func openRemote(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pr
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 		}
-		// A commit may wait for a standby.
-		return paced(store, pacer.Config{Deadline: 30 * time.Second}, m), nil
+		settings := pacer.Config{Deadline: 30 * time.Second} // A commit may wait for a standby.
+		if m != nil {
+			settings.Observe = m.observeCall
+			m.createRequests()
+		}
+		return paced(store, settings, m), nil
 	}
 	options := tableOptions(cfg, log)
 	if m != nil {

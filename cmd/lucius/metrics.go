@@ -50,15 +50,15 @@ func (m *programMetrics) observeRequest(operation, outcome string, took time.Dur
 	m.storeSeconds.WithLabelValues(operation).Observe(took.Seconds())
 }
 
-// observeLocal counts one request to the local store.
-func (m *programMetrics) observeLocal(operation string, took time.Duration, err error) {
+// observeCall counts one call of a store that does not classify its requests itself.
+func (m *programMetrics) observeCall(operation string, took time.Duration, err error) {
 	outcome := "refused"
 	switch {
 	case err == nil:
 		outcome = "succeeded"
 	case errors.Is(err, tablestore.ErrUnknown):
 		outcome = "unanswered"
-	case errors.Is(err, tablestore.ErrUnavailable):
+	case errors.Is(err, tablestore.ErrUnavailable) && !errors.Is(err, tablestore.ErrLapsed):
 		outcome = "unreachable"
 	}
 	m.observeRequest(operation, outcome, took)

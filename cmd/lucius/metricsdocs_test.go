@@ -59,6 +59,11 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, name := range []string{"lucius_store_requests_total", "lucius_store_request_seconds"} { // alerts need them on each store
+			if found[name] == nil {
+				t.Errorf("%s does not report %s", s.url, name)
+			}
+		}
 		maps.Copy(families, found)
 	}
 	maps.DeleteFunc(families, func(name string, _ *dto.MetricFamily) bool { return !strings.HasPrefix(name, "lucius_") })

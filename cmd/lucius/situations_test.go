@@ -199,7 +199,7 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 		t.Fatal(err)
 	}
 	m := newMetrics()
-	local, err := pebblestore.Open(pebblestore.Options{Dir: "data", FS: s.disk, Observe: m.observeLocal})
+	local, err := pebblestore.Open(pebblestore.Options{Dir: "data", FS: s.disk, Observe: m.observeCall})
 	if err != nil {
 		t.Fatal(err)
 	}

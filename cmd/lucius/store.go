@@ -40,7 +40,7 @@ func openLocal(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 		os.Exit(exitCode(cause)) //nolint:revive // The store ends the process: nothing may go on.
 	}}
 	if m != nil {
-		options.Observe = m.observeLocal
+		options.Observe = m.observeCall
 	}
 	store, err := pebblestore.Open(options)
 	if err != nil {

@@ -28,6 +28,9 @@ type Config struct {
 	// MaxDeadline is how long a call may take while calls time out. Optional. Defaults to
 	// three times Deadline.
 	MaxDeadline time.Duration
+	// Observe is told of each get, scan and commit of the store that its caller did not give up:
+	// how long it took, and its error. Optional. It must be safe for concurrent use.
+	Observe func(operation string, took time.Duration, err error)
 }
 
 // Store is a table store with a pace. It is safe for concurrent use.
@@ -67,6 +70,9 @@ type call struct {
 func New(store tablestore.Store, cfg Config) tablestore.Store {
 	cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second)
 	cfg.MaxDeadline = max(cmp.Or(cfg.MaxDeadline, 3*cfg.Deadline), cfg.Deadline)
+	if cfg.Observe == nil {
+		cfg.Observe = func(string, time.Duration, error) {}
+	}
 	paced := &Store{Store: store, cfg: cfg, limit: mostCalls, deadline: cfg.Deadline, lines: map[string][]call{}}
 	if atomic, ok := store.(tablestore.AtomicStore); ok {
 		return &atomicStore{paced, atomic}
@@ -79,17 +85,17 @@ func (s *Store) Unwrap() tablestore.Store { return s.Store }
 
 // Get implements [tablestore.Store].
 func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	return paced(ctx, s, func(ctx context.Context) (tablestore.Row, error) { return s.Store.Get(ctx, key) })
+	return paced(ctx, s, "get", func(ctx context.Context) (tablestore.Row, error) { return s.Store.Get(ctx, key) })
 }
 
 // Scan implements [tablestore.Store].
 func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	return paced(ctx, s, func(ctx context.Context) (tablestore.Page, error) { return s.Store.Scan(ctx, query) })
+	return paced(ctx, s, "scan", func(ctx context.Context) (tablestore.Page, error) { return s.Store.Scan(ctx, query) })
 }
 
 // Commit implements [tablestore.Store].
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	return paced(ctx, s, func(ctx context.Context) ([]tablestore.ETag, error) { return s.Store.Commit(ctx, batch) })
+	return paced(ctx, s, "commit", func(ctx context.Context) ([]tablestore.ETag, error) { return s.Store.Commit(ctx, batch) })
 }
 
 // atomicStore is a Store on a [tablestore.AtomicStore].
@@ -103,20 +109,20 @@ var _ tablestore.AtomicStore = (*atomicStore)(nil)
 
 // GetAll implements [tablestore.AtomicStore].
 func (s *atomicStore) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
-	return paced(ctx, s.Store, func(ctx context.Context) ([]tablestore.Row, error) { return s.atomic.GetAll(ctx, keys) })
+	return paced(ctx, s.Store, "get", func(ctx context.Context) ([]tablestore.Row, error) { return s.atomic.GetAll(ctx, keys) })
 }
 
 // CommitAll implements [tablestore.AtomicStore].
 func (s *atomicStore) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
 ) ([][]tablestore.ETag, error) {
-	return paced(ctx, s.Store, func(ctx context.Context) ([][]tablestore.ETag, error) {
+	return paced(ctx, s.Store, "commit", func(ctx context.Context) ([][]tablestore.ETag, error) {
 		return s.atomic.CommitAll(ctx, batches, applied)
 	})
 }
 
 // paced makes one call, once there is a place for it.
-func paced[T any](ctx context.Context, s *Store, do func(context.Context) (T, error)) (T, error) {
+func paced[T any](ctx context.Context, s *Store, operation string, do func(context.Context) (T, error)) (T, error) {
 	deadline, err := s.enter(ctx)
 	if err != nil {
 		var none T
@@ -125,7 +131,11 @@ func paced[T any](ctx context.Context, s *Store, do func(context.Context) (T, er
 	tablestore.Begin(ctx)
 	began := time.Now()
 	result, err := do(tablestore.WithPatience(ctx, deadline))
-	s.leave(began, time.Now(), err)
+	ended := time.Now()
+	s.leave(began, ended, err)
+	if ctx.Err() == nil { // Otherwise the error may be the caller's.
+		s.cfg.Observe(operation, ended.Sub(began), err)
+	}
 	return result, err
 }
 

@@ -153,6 +153,34 @@ func TestATimeoutHalvesTheCallsAndDoublesTheDeadline(t *testing.T) {
 	})
 }
 
+// A caller that gives up says nothing about the store.
+func TestCallsAreObserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var calls []string
+		observe := func(operation string, took time.Duration, err error) {
+			calls = append(calls, fmt.Sprint(operation, " ", took, " ", errors.Is(err, tablestore.ErrUnavailable)))
+		}
+		r := &remote{Store: memstore.New(memstore.Options{}), takes: always(time.Second)}
+		store := pacer.New(r, pacer.Config{Observe: observe})
+		get(t.Context(), store, 1)
+		r.reset(always(time.Hour))
+		get(t.Context(), store, 1)
+		given, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		get(given, store, 1)
+		atomic := pacer.New(r.Store, pacer.Config{Observe: observe}).(tablestore.AtomicStore)
+		_, _ = store.Scan(t.Context(), tablestore.Query{})
+		_, _ = store.Commit(t.Context(), tablestore.Batch{})
+		_, _ = atomic.GetAll(t.Context(), nil)
+		_, _ = atomic.CommitAll(t.Context(), nil, nil)
+		want := []string{"get 1s false", "get 10s true", "scan 0s false", "commit 0s false", "get 0s false", "commit 0s false"}
+		if diff := cmp.Diff(want, calls); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestAFastStoreGetsItsPaceBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
