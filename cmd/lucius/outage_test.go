@@ -167,7 +167,7 @@ func TestServe_CountsRequestsToAnUnreachableDatabase(t *testing.T) {
 	waittest.Until(t, "a request that did not reach the database", func() bool {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable {
-			t.Fatalf("while the database is away: %v, %s", err, response.Body)
+			t.Fatalf("while the database is away: %v, %s", err, bodyOf(response))
 		}
 		return failed.MatchString(scrape(t, s))
 	})
