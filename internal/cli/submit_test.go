@@ -261,6 +261,37 @@ func TestSubmit_InterruptedSaysThatTheJobsContinue(t *testing.T) {
 	}
 }
 
+// Without the id, a job with a key that --again has made could not be found again.
+func TestWait_NamesTheJobWhateverBreaksIt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		code int
+		args []string
+		get  http.HandlerFunc
+	}{
+		{cli.ExitUnavailable, []string{"submit", "-", "--wait"}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }},
+		{cli.ExitForbidden, []string{"submit", "-", "--wait", "--again"}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, encode(t, refused(apierror.Unauthenticated, "No valid token.")))
+		}},
+		{cli.ExitUnavailable, []string{"jobs", "rerun", "old", "--wait"}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+	} {
+		l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "new", State: api.JobStateDispatching}))
+				return
+			}
+			test.get(w, r)
+		}))
+		l.Stdin = strings.NewReader("{}")
+		_, err := l.run(t, test.args...)
+		if cli.ExitCode(err) != test.code || !strings.HasSuffix(fmt.Sprint(err), "; job new was accepted: lucius jobs watch new") {
+			t.Errorf("%v: exits with %d: %v", test.args, cli.ExitCode(err), err)
+		}
+	}
+}
+
 func TestSubmit_ManyAndWait(t *testing.T) {
 	t.Parallel()
 	_, l := newIntake(t)

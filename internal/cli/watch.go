@@ -220,10 +220,8 @@ func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wa
 	switch {
 	case errors.Is(err, errLate):
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s has not ended within %s: lucius why %[1]s", receipt.JobID, timeout)}
-	case ExitCode(err) == ExitInterrupted:
-		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the job continues: lucius jobs watch %s", err, receipt.JobID)}
 	case err != nil:
-		return err
+		return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; job %s was accepted: lucius jobs watch %[2]s", err, receipt.JobID)}
 	}
 	return cmp.Or(show(s, *job, showJob), outcome(job))
 }
