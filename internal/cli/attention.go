@@ -110,8 +110,12 @@ const mostWebhooks = 100
 // look asks the API for all that may need an operator, as far as the token may see it. If the
 // server is not ready, that may be all.
 func (s *session) look(ctx context.Context) (*diagnosis.Situation, error) {
-	seen := &diagnosis.Situation{Now: s.now()}
-	ready, err := call[api.Readiness](s.GetReadiness(ctx))
+	var date string
+	asked := s.now()
+	ready, err := call[api.Readiness](recordDate(&date)(s.GetReadiness(ctx)))
+	now := s.now()
+	ahead, _ := skew(asked, now, date)
+	seen := &diagnosis.Situation{Now: now.Add(ahead)} // The times in the answers are the server's.
 	if fault, answered := errors.AsType[*Error](err); answered && fault.Problem != nil {
 		seen.Unready = err.Error()
 	} else if err != nil {

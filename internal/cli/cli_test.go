@@ -69,10 +69,13 @@ func (l *line) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// serve starts a server, and returns its URL.
+// serve starts a server whose clock is the tests', and returns its URL.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", now.Format(http.TimeFormat))
+		handler(w, r)
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }

@@ -135,18 +135,26 @@ func (s *session) checkReady(ctx context.Context) []Check {
 // second.
 const mostSkew = 5 * time.Second
 
+// skew returns how far the server's clock is at least ahead of that of this host, for the arguments of [clocks]. It is negative
+// if the clock is behind.
+func skew(sent, got time.Time, date string) (ahead time.Duration, known bool) {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return 0, false
+	}
+	return max(at.Sub(got), min(at.Add(time.Second).Sub(sent), 0)), true // The Date is rounded down.
+}
+
 // clocks compares the server's clock, in the Date of a response, with that of this host, which
 // sent the request and got the response at these times.
 func clocks(sent, got time.Time, date string) Check {
-	at, err := http.ParseTime(date)
-	if err != nil {
+	ahead, known := skew(sent, got, date)
+	if !known {
 		return Check{Name: "clock", OK: true, Detail: "the server does not report its time"}
 	}
-	ahead := max(at.Sub(got), 0)
-	behind := max(sent.Sub(at.Add(time.Second)), 0) // The Date is rounded down.
-	if off := max(ahead, behind); off > mostSkew {
+	if off := ahead.Abs(); off > mostSkew {
 		order := "ahead of"
-		if behind > 0 {
+		if ahead < 0 {
 			order = "behind"
 		}
 		return Check{

@@ -111,6 +111,23 @@ func TestAttention_IsMarked(t *testing.T) {
 	}
 }
 
+// A worker has polled just now by the server's clock, but long ago by that of this host.
+func TestAttention_GoesByTheClockOfTheServer(t *testing.T) {
+	t.Parallel()
+	all := watched(api.Overview{Bus: api.BusQueue}, api.ServiceList{Services: []api.Service{
+		{Service: "ocr", Backlog: 1, WorkersTotal: 1, Workers: []api.ServiceWorker{{Owner: "w", LastPollAt: at(10 * time.Second)}}},
+	}})
+	all["GET /readyz"], all["GET /v1/admin/failures"] = api.Readiness{}, api.FailureList{}
+	all["GET /v1/lines"], all["GET /v1/schedules:lost"] = api.LinePage{}, api.ScheduleLossPage{}
+	l := newLine(t, answers(t, all))
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		l.Now = func() time.Time { return now.Add(ahead) }
+		if out, err := l.run(t, "attention"); err != nil {
+			t.Errorf("%s ahead: %v\n%s", ahead, err, out)
+		}
+	}
+}
+
 // A token for some tenants sees what is wrong for these.
 func TestAttention_OfSomeTenants(t *testing.T) {
 	t.Parallel()
