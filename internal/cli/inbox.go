@@ -53,13 +53,23 @@ func inboxState(cmd *cobra.Command, usage string) func() (*api.InboxState, error
 	}
 }
 
-// readInbox reads at most limit commands of the state, or refused ones if state is nil.
-func (s *session) readInbox(ctx context.Context, state *api.InboxState, limit int) (api.InboxPage, error) {
-	return pages(limit, func(size api.Limit, token *api.PageToken) (api.InboxPage, []api.InboxCommand, string, error) {
-		size = min(size, api.MaxInbox)
-		page, err := call[api.InboxPage](s.ListInbox(ctx, &api.ListInboxParams{State: state, Limit: &size, PageToken: token}))
-		return page, page.Commands, page.NextPageToken, err
-	}, func(page *api.InboxPage, all []api.InboxCommand) { page.Commands = all })
+// inboxPage reads a page of the commands of the state, or of refused ones if state is nil.
+func (s *session) inboxPage(ctx context.Context, state *api.InboxState, size api.Limit, token *api.PageToken) (api.InboxPage, error) {
+	size = min(size, api.MaxInbox)
+	return call[api.InboxPage](s.ListInbox(ctx, &api.ListInboxParams{State: state, Limit: &size, PageToken: token}))
+}
+
+// inboxIDs reads the ids of all commands of the state. The commands themselves may not fit into memory.
+func (s *session) inboxIDs(ctx context.Context, state *api.InboxState) (ids []string, err error) {
+	_, err = pages(math.MaxInt32, func(size api.Limit, token *api.PageToken) (api.InboxPage, []string, string, error) {
+		page, err := s.inboxPage(ctx, state, size, token)
+		some := make([]string, len(page.Commands))
+		for i := range page.Commands {
+			some[i] = page.Commands[i].CommandID
+		}
+		return page, some, page.NextPageToken, err
+	}, func(_ *api.InboxPage, all []string) { ids = all })
+	return ids, err
 }
 
 func (t *tool) inboxList() *cobra.Command {
@@ -73,7 +83,10 @@ func (t *tool) inboxList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list, err := s.readInbox(ctx, state, limit)
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.InboxPage, []api.InboxCommand, string, error) {
+			page, err := s.inboxPage(ctx, state, size, token)
+			return page, page.Commands, page.NextPageToken, err
+		}, func(page *api.InboxPage, all []api.InboxCommand) { page.Commands = all })
 		if err != nil {
 			return err
 		}
@@ -148,12 +161,8 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 			if err != nil {
 				return err
 			}
-			list, err := s.readInbox(ctx, state, math.MaxInt32)
-			if err != nil {
+			if ids, err = s.inboxIDs(ctx, state); err != nil {
 				return err
-			}
-			for i := range list.Commands {
-				ids = append(ids, list.Commands[i].CommandID)
 			}
 		}
 		if len(ids) > 1 || len(ids) > 0 && ends {
