@@ -43,6 +43,8 @@ type Error struct {
 	CurrentRev int64
 	// RetryAfter tells the client when to retry. Optional; 0 is not sent.
 	RetryAfter time.Duration
+	// Unfit says that the protocols of this process refuse the command, which newer ones may accept. It is not sent.
+	Unfit bool
 	// Err is the cause, which is logged and never sent. Optional.
 	Err error
 }

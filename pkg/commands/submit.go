@@ -139,10 +139,10 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 		return made, unfit(apierror.UnknownRequestType, "/request_type", "%q belongs to no protocol", command.RequestType)
 	}
 	if violations := proto.CheckSchemaVersion(command.SchemaVersion); len(violations) > 0 {
-		return made, &apierror.Error{Code: apierror.SchemaVersionUnsupported, Errors: violations}
+		return made, &apierror.Error{Code: apierror.SchemaVersionUnsupported, Errors: violations, Unfit: true}
 	}
 	if violations := proto.ValidatePayload(command.PayloadTree); len(violations) > 0 {
-		return made, &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations}
+		return made, &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations, Unfit: true}
 	}
 	correlationID := command.CorrelationID
 	if correlationID == "" {
@@ -215,5 +215,6 @@ func (s *Service) route(command *Command, step *ProtocolStep) (statemachine.Rout
 
 // unfit returns the problem of a command that does not fit its protocol.
 func unfit(code apierror.Code, pointer, format string, args ...any) error {
-	return &apierror.Error{Code: code, Errors: []apierror.Violation{{Pointer: pointer, Message: fmt.Sprintf(format, args...)}}}
+	violation := apierror.Violation{Pointer: pointer, Message: fmt.Sprintf(format, args...)}
+	return &apierror.Error{Code: code, Errors: []apierror.Violation{violation}, Unfit: true}
 }

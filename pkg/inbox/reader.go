@@ -209,13 +209,11 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
 	case apierror.LineFull: // The tenant's other commands go on.
 		outcome.Wait = waitOf(fault, command.Tries)
-	case apierror.UnknownRequestType, apierror.SchemaVersionUnsupported, apierror.PayloadInvalid:
-		if time.Since(command.SubmittedAt) < r.cfg.Grace {
+	default:
+		if fault.Unfit && time.Since(command.SubmittedAt) < r.cfg.Grace {
 			outcome.Wait = waitOf(fault, command.Tries)
 			break
 		}
-		fallthrough
-	default:
 		r.cfg.Observe(Refuses)
 		r.cfg.Logger.WarnContext(ctx, "submitted command refused", log...)
 		return outcome

@@ -323,14 +323,14 @@ func TestReader_AcceptsAKeyInOrder(t *testing.T) {
 // A command that no protocol of this replica accepts waits for the grace period.
 func TestReader_WaitsForProtocols(t *testing.T) {
 	t.Parallel()
-	for _, code := range []apierror.Code{apierror.UnknownRequestType, apierror.SchemaVersionUnsupported, apierror.PayloadInvalid} {
+	for code, first := range map[apierror.Code]time.Duration{apierror.InvalidEnvelope: 2 * time.Second, apierror.RefInvalid: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			from := &source{outcomes: map[string]inbox.Outcome{}}
 			submitted := time.Now()
 			reader := newReader(t, inbox.Config{Source: from, Grace: time.Minute, Accept: func(context.Context, *inbox.Command) (string, error) {
-				return "", &apierror.Error{Code: code}
+				return "", &apierror.Error{Code: code, Unfit: first > 0}
 			}})
-			for _, wait := range []time.Duration{2 * time.Second, 0} {
+			for _, wait := range []time.Duration{first, 0} {
 				from.waiting = []inbox.Command{{ID: "c", SubmittedAt: submitted, Tries: 1}}
 				if err := reader.RunOnce(t.Context()); err != nil || from.outcomes["c"].Wait != wait || from.outcomes["c"].Problem.Code != code {
 					t.Errorf("%s: %+v, %v", code, from.outcomes["c"], err)

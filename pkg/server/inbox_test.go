@@ -105,6 +105,10 @@ func TestInbox_AcceptsCommandsAsOverHTTP(t *testing.T) {
 		if early := submit(strings.Replace(command, `"t"`, `"new"`, 1) + `d"}`); early.Wait == 0 || early.Problem.Code != apierror.UnknownRequestType {
 			t.Errorf("before its protocol: %+v", early)
 		}
+		modal := strings.Replace(command, `"tenant_id"`, `"order_mode": "fifo", "tenant_id"`, 1) // The protocol may get a key.
+		if early := submit(modal + `e"}`); early.Wait == 0 || early.Problem.Code != apierror.InvalidEnvelope {
+			t.Errorf("before its protocol has a key: %+v", early)
+		}
 		if bad := submit(`{"tenant_id":"acme"}`); bad.Wait != 0 || bad.Problem.Code != apierror.InvalidEnvelope {
 			t.Errorf("half a command: %+v", bad)
 		}
