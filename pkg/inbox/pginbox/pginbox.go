@@ -191,8 +191,10 @@ func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(
 	lease := uuid.NewString()
 	var taken []inbox.Command
 	var places []time.Time
+	var began time.Time
 	for seen := 1; len(taken) == 0 && seen > 0; { // Others may be due after those that were set behind.
 		var err error
+		began = time.Now()
 		if taken, places, seen, err = i.take(ctx, lease, limit, skip); err != nil {
 			return 0, unavailable(err)
 		}
@@ -200,7 +202,7 @@ func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(
 	if len(taken) == 0 {
 		return 0, nil
 	}
-	accepting, cancel := context.WithTimeout(ctx, i.lease)
+	accepting, cancel := context.WithDeadline(ctx, began.Add(i.lease)) // The lease began after that.
 	defer cancel()
 	outcomes := accept(accepting, taken)
 	// Store the decisions even during a shutdown.

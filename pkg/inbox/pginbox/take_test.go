@@ -36,6 +36,11 @@ func TestTake_LeasesCommands(t *testing.T) {
 		return got
 	}
 	if _, err := f.Take(t.Context(), 100, nil, func(ctx context.Context, _ []inbox.Command) []inbox.Outcome {
+		var ends time.Time
+		deadline, _ := ctx.Deadline()
+		if err := f.app.QueryRow(ctx, "SELECT due_at FROM lucius.inbox WHERE id = $1", id).Scan(&ends); err != nil || deadline.After(ends) {
+			t.Errorf("the accepts may outlive the lease by %s: %v", deadline.Sub(ends), err)
+		}
 		second := submit(t, f.app, `{"tenant_id":"acme"}`)
 		if got := takeOther(ctx); len(got) != 1 || got[0].ID != second {
 			t.Errorf("took %+v, want %s", got, second)
