@@ -1829,7 +1829,8 @@ type ClockChange string
 
 // CloseRequest For how long to close a scope: one of `for_seconds` and `until`.
 type CloseRequest struct {
-	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names.
+	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names,
+	// which takes the role `admin` for all tenants (403 `forbidden`).
 	// Otherwise each of these gets 400 `invalid_envelope`.
 	//
 	//
@@ -5928,7 +5929,8 @@ type StartLimitList struct {
 
 // StartLimitRequest The limit of a scope: `starts`, `max_running`, or both.
 type StartLimitRequest struct {
-	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names.
+	// AllowUnknown Also accept a service, or a step type of it, that no protocol of this process names,
+	// which takes the role `admin` for all tenants (403 `forbidden`).
 	// Otherwise each of these gets 400 `invalid_envelope`.
 	//
 	//

@@ -22,6 +22,8 @@ type Closure struct {
 	// it last: a RESULT from before does not close it again.
 	ClosedAt time.Time `column:"closed_at"`
 	OpenedAt time.Time `column:"opened_at"`
+	// Reported says that a RESULT closed it last, not an operator.
+	Reported bool `column:"reported"`
 }
 
 // Close closes the scope until that time, or leaves it closed for longer. answered is when the
@@ -92,6 +94,7 @@ const maxRamp = 15 * time.Second
 
 // maxClosures bounds the closures that RESULTs make, since each process reads all of them every second
 // and a worker may name any of its tenants. Beyond it a throttled attempt delays its own job alone.
+// Those that operators make do not count: the operators of one tenant leave room for all others.
 const maxClosures = 1000
 
 // opened returns the time from which on the closure holds nothing back.
@@ -162,9 +165,11 @@ func (g *Gate) adoptClosures(found *rows, mark int, began Reading) (over []table
 
 // Close closes what a throttled RESULT says, in this process at once, for at most [Config.MaxClose],
 // and lets [Gate.Run] write the row. It reports false if the scope is closed for as long already, or
-// if there are 1,000 closures.
+// if RESULTs have closed 1,000 others.
 func (g *Gate) Close(of statemachine.Closure) bool {
-	fresh := Closure{Scope: Scope{Service: of.Service, TenantID: of.TenantID}, Until: of.Until, Actor: of.Actor, Reason: of.Reason}
+	fresh := Closure{
+		Scope: Scope{Service: of.Service, TenantID: of.TenantID}, Until: of.Until, Actor: of.Actor, Reason: of.Reason, Reported: true,
+	}
 	if latest := of.ResultAt.Add(g.cfg.MaxClose); fresh.Until.After(latest) {
 		fresh.Until = latest
 	}
@@ -176,7 +181,7 @@ func (g *Gate) Close(of statemachine.Closure) bool {
 		known = &c.row
 	}
 	next := known.close(&fresh, of.ResultAt)
-	if next == known || c == nil && len(g.closures) >= maxClosures {
+	if next == known || c == nil && g.reported() >= maxClosures {
 		return false
 	}
 	if c == nil {
@@ -187,6 +192,16 @@ func (g *Gate) Close(of statemachine.Closure) bool {
 	g.change(g.cfg.Service.key(kindClosed, fresh.Scope))
 	g.ask()
 	return true
+}
+
+// reported returns how many closures RESULTs have made. The lock is held.
+func (g *Gate) reported() (n int) {
+	for _, c := range g.closures {
+		if c.row.Reported {
+			n++
+		}
+	}
+	return n
 }
 
 // write stores a closure of this process, which an operator may have replaced since.

@@ -492,6 +492,22 @@ func TestGate_KeepsFewClosures(t *testing.T) {
 	})
 }
 
+// TestGate_LeavesRoomForWhatResultsClose: the closures of one tenant's operators refuse no RESULT of
+// another tenant.
+func TestGate_LeavesRoomForWhatResultsClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, gate := open(t, memstore.New(memstore.Options{}))
+		now := tablestore.Now()
+		for n := range maxClosures {
+			gate.ApplyClosure(Closure{Scope: Scope{Service: fmt.Sprint("s", n), TenantID: "a"}, Until: now.Add(time.Hour)})
+		}
+		if !gate.Close(statemachine.Closure{Service: ocr.Service, TenantID: "b", Until: now.Add(time.Minute), ResultAt: now}) {
+			t.Error("a throttled RESULT closes nothing")
+		}
+	})
+}
+
 // TestGate_ShorterWindowDropsTokens: tokens that were leased for a longer window live longer
 // than the new one counts them for.
 func TestGate_ShorterWindowDropsTokens(t *testing.T) {

@@ -47,14 +47,15 @@ func (e *endpoints) GetLimit(w http.ResponseWriter, r *http.Request, limitID api
 func (e *endpoints) SetLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.StartLimitRequest) (any, error) {
 		scope, found, err := e.startLimit(ctx, limitID)
-		switch fault := e.unknownLimit(scope); {
+		unknown := e.authorizeUnknown(ctx, scope, request.AllowUnknown)
+		switch {
 		case err != nil:
 			return nil, err
 		case e.bus() == api.BusServiceBus:
 			return nil, apierror.Newf(apierror.LimitUnsupported,
 				"This server publishes to Service Bus, which limits no starts. Close the service instead, or pause it.")
-		case fault != nil && !request.AllowUnknown:
-			return nil, apierror.Refused([]apierror.Violation{*fault})
+		case unknown != nil:
+			return nil, unknown
 		}
 		wanted := admission.Limit{
 			Scope: scope, Window: request.Starts.Span(), MaxRunning: int(request.MaxRunning),
@@ -93,14 +94,15 @@ func (e *endpoints) DeleteLimit(w http.ResponseWriter, r *http.Request, limitID 
 func (e *endpoints) CloseLimit(w http.ResponseWriter, r *http.Request, limitID api.LimitID) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.CloseRequest) (any, error) {
 		scope, found, err := e.startLimit(ctx, limitID)
-		switch fault := e.unknownLimit(scope); {
+		unknown := e.authorizeUnknown(ctx, scope, request.AllowUnknown)
+		switch {
 		case err != nil:
 			return nil, err
 		case scope.StepType != "" && e.bus() == api.BusServiceBus:
 			return nil, apierror.Newf(apierror.LimitUnsupported,
 				"This server publishes to Service Bus, on which a closure is of all step types: leave out the step type.")
-		case fault != nil && !request.AllowUnknown:
-			return nil, apierror.Refused([]apierror.Violation{*fault})
+		case unknown != nil:
+			return nil, unknown
 		}
 		until, now := request.Until.Time, time.Now()
 		switch {
@@ -230,6 +232,21 @@ func (e *endpoints) showStarts(in *api.StartLimit, set *admission.Limit) {
 
 func closureOf(c *admission.Closure) *api.Closure {
 	return &api.Closure{Until: api.NewTime(c.Until), Since: api.NewTime(c.ClosedAt), By: c.Actor, Reason: c.Reason}
+}
+
+// authorizeUnknown refuses a scope that this process knows no step of, unless the caller has the role
+// for all tenants and allows it: a tenant has a bounded number of the others, which every process reads.
+func (e *endpoints) authorizeUnknown(ctx context.Context, scope admission.Scope, allowed bool) error {
+	switch fault := e.unknownLimit(scope); {
+	case fault == nil:
+		return nil
+	case !allowed:
+		return apierror.Refused([]apierror.Violation{*fault})
+	case !e.guard.allows(ctx, ""):
+		return apierror.Newf(apierror.Forbidden, "allow_unknown requires the role %s for all tenants.", auth.Admin)
+	default:
+		return nil
+	}
 }
 
 // unknownLimit returns a violation if this process knows no step of the scope, else nil, as for a pause.

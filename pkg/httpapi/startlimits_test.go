@@ -253,6 +253,26 @@ func TestLimits_OfAnUnknownServiceAreAcceptedOnPurpose(t *testing.T) {
 	}
 }
 
+// Every process reads the limits of all tenants, so a tenant has few: those of the services that there are.
+func TestLimits_OfAnUnknownServiceTakeAllTenants(t *testing.T) {
+	t.Parallel()
+	const own, all = "admin:t", "admin:*"
+	g := newGuarded(t, []string{own, all})
+	for target, body := range map[string]string{
+		"PUT /v1/admin/limits/service:SERVICE,tenant:t":        `{"starts":{"count":1,"window":"1s"},"reason":"r","allow_unknown":true}`,
+		"POST /v1/admin/limits/service:SERVICE,tenant:t:close": `{"for_seconds":1,"reason":"r","allow_unknown":true}`,
+	} {
+		unknown := strings.Replace(target, "SERVICE", "scan", 1)
+		wantProblem(t, g.as(t, own, unknown, body), apierror.Forbidden, "allow_unknown requires the role admin for all tenants.")
+		if got := g.as(t, all, unknown, body); got.Status != http.StatusOK {
+			t.Errorf("%s for all tenants: %d %s", unknown, got.Status, got.Body)
+		}
+		if got := g.as(t, own, strings.Replace(target, "SERVICE", "ocr", 1), body); got.Status != http.StatusOK {
+			t.Errorf("%s of a known service: %d %s", target, got.Status, got.Body)
+		}
+	}
+}
+
 // Names of up to 128 bytes fit, if their escaped forms fit into a key.
 func TestLimits_OfLongNames(t *testing.T) {
 	t.Parallel()

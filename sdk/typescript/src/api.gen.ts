@@ -5184,7 +5184,8 @@ export interface components {
              */
             max_running?: number;
             /**
-             * @description Also accept a service, or a step type of it, that no protocol of this process names.
+             * @description Also accept a service, or a step type of it, that no protocol of this process names,
+             *     which takes the role `admin` for all tenants (403 `forbidden`).
              *     Otherwise each of these gets 400 `invalid_envelope`.
              * @example false
              */
@@ -5210,7 +5211,8 @@ export interface components {
              */
             until?: string;
             /**
-             * @description Also accept a service, or a step type of it, that no protocol of this process names.
+             * @description Also accept a service, or a step type of it, that no protocol of this process names,
+             *     which takes the role `admin` for all tenants (403 `forbidden`).
              *     Otherwise each of these gets 400 `invalid_envelope`.
              * @example false
              */
