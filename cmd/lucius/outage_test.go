@@ -163,7 +163,7 @@ func TestServe_CountsRequestsToAnUnreachableDatabase(t *testing.T) {
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendPostgres, "--postgres-url", database.String())
 	s.submit(t)
 	proxy.close()
-	failed := regexp.MustCompile(`lucius_store_requests_total\{operation="get",outcome="unreachable"\} [1-9]`)
+	failed := regexp.MustCompile(`lucius_store_requests_total\{operation="[a-z]+",outcome="unreachable"\} [1-9]`)
 	waittest.Until(t, "a request that did not reach the database", func() bool {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable {
