@@ -141,15 +141,12 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if cfg.Sent == nil || cfg.Publisher.PublishedByMark() {
 		cfg.Sent = func(Outcome, time.Duration) {}
 	}
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: 2 * cfg.Deadline / beats,
 		Window:        max(4*cfg.Batch*cfg.Workers, 2*cfg.PassLimit),
 		Retry:         seqledger.Policy{MaxAttempts: 8, Retryable: []seqledger.Class{uncertain}},
 		Fatal:         cfg.Fatal,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
 	return &Relay{cfg: cfg, window: window, walk: ledger.Walker{
 		Schedule: cfg.Ledger, Kind: ledger.Dispatch, Limit: cfg.PassLimit, Random: cfg.Random,
 	}}, nil

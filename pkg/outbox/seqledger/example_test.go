@@ -10,18 +10,15 @@ import (
 // A row's first owner is too slow, and a second one finishes it. In production
 // Fatal logs the error and exits with a non-zero code.
 func Example() {
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: 10 * time.Second,
+		Window:        64,
 		Retry: seqledger.Policy{
 			MaxAttempts: 2,
 			Retryable:   []seqledger.Class{seqledger.LeaseExpired},
 		},
 		Fatal: func(e *seqledger.IllegalTransitionError) { fmt.Println("fatal:", e) },
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
 	seq, _ := window.Take(now)

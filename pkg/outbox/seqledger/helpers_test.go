@@ -44,7 +44,7 @@ type fixture struct {
 func newWindow(t tb) *fixture {
 	t.Helper()
 	f := &fixture{}
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        64,
 		Retry: seqledger.Policy{
@@ -53,9 +53,6 @@ func newWindow(t tb) *fixture {
 		},
 		Fatal: func(e *seqledger.IllegalTransitionError) { f.fatal = append(f.fatal, e) },
 	})
-	if err != nil {
-		t.Fatalf("New: %v", err)
-	}
 	f.Window = window
 	return f
 }

@@ -79,13 +79,11 @@ func TestTheHookMayReadTheWindow(t *testing.T) {
 	t.Parallel()
 	var window *seqledger.Window
 	var seen seqledger.Counters
-	window, err := seqledger.New(seqledger.Config{
+	window = seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
+		Window:        64,
 		Fatal:         func(*seqledger.IllegalTransitionError) { seen = window.Counters() },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	f := &fixture{Window: window}
 	f.in(t, seqledger.Dispatched)
 	if err := window.Cancel(2, t0); err == nil {

@@ -162,14 +162,12 @@ func TestReclaimWalks(t *testing.T) {
 
 func TestReclaimStaysFailedIfExpiryIsNotRetryable(t *testing.T) {
 	t.Parallel()
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
+		Window:        64,
 		Retry:         seqledger.Policy{MaxAttempts: 3, Retryable: []seqledger.Class{timeout}},
 		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	f := &fixture{Window: window}
 	seq, _ := f.in(t, seqledger.InFlight)
 	want := []seqledger.Reclaimed{{Seq: seq, Owner: "anna", Attempt: 1}}

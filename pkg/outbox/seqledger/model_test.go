@@ -376,7 +376,7 @@ func TestTheWindowIsItsModel(t *testing.T) {
 func newMachine(t *rapid.T) *machine {
 	m := &machine{fixture: &fixture{}, now: t0}
 	m.patience = rapid.SampledFrom([]int{100, 300, 30, 0}).Draw(t, "patience")
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        modelWindow,
 		Retry: seqledger.Policy{
@@ -385,9 +385,6 @@ func newMachine(t *rapid.T) *machine {
 		},
 		Fatal: func(e *seqledger.IllegalTransitionError) { m.fatal = append(m.fatal, e) },
 	})
-	if err != nil {
-		t.Fatalf("New: %v", err)
-	}
 	m.Window = window
 	return m
 }

@@ -32,15 +32,12 @@ const crowdSeqs = 4000
 // is settled exactly once.
 func TestManyOwners(t *testing.T) {
 	t.Parallel()
-	window, err := seqledger.New(seqledger.Config{
+	window := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        32,
 		Retry:         seqledger.Policy{MaxAttempts: 4, Retryable: []seqledger.Class{timeout, seqledger.LeaseExpired}},
 		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &crowd{Window: window, t: t, again: make(chan seqledger.Seq, crowdSeqs)}
 	var workers sync.WaitGroup
 	for i := range 8 {

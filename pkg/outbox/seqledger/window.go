@@ -8,9 +8,6 @@ import (
 	"time"
 )
 
-// DefaultWindow is the default of Config.Window.
-const DefaultWindow = 4096
-
 // Config configures a window.
 type Config struct {
 	// LeaseDuration is how long a lease lives after its last heartbeat.
@@ -19,7 +16,7 @@ type Config struct {
 	// Source: Stage1 seq ledger spec, Lease Ownership, leaseExpiresMs.
 	LeaseDuration time.Duration
 	// Window is how many seqs may be open at a time: taken up and not yet
-	// COMMITTED. Optional. Defaults to DefaultWindow.
+	// COMMITTED. Required.
 	Window int
 	// Retry is the retry guard. Optional. Defaults to no retries.
 	Retry Policy
@@ -28,24 +25,6 @@ type Config struct {
 	// production it logs the facts and exits the process with a non-zero code.
 	// Required.
 	Fatal func(*IllegalTransitionError)
-}
-
-// Validate returns an error that names the field that is missing or out of
-// range.
-func (c Config) Validate() error {
-	if c.LeaseDuration <= 0 {
-		return fmt.Errorf("LeaseDuration must be positive, is %s", c.LeaseDuration)
-	}
-	if c.Window < 0 {
-		return fmt.Errorf("Window must not be negative, is %d", c.Window)
-	}
-	if c.Retry.MaxAttempts < 0 {
-		return fmt.Errorf("Retry.MaxAttempts must not be negative, is %d", c.Retry.MaxAttempts)
-	}
-	if c.Fatal == nil {
-		return errors.New("Fatal is required")
-	}
-	return nil
 }
 
 // Window is the state of all seqs of one process. It is safe for concurrent
@@ -95,15 +74,9 @@ type Lease struct {
 	place     *list.Element // in Window.leases
 }
 
-// New returns an empty window, or the error of [Config.Validate].
-func New(cfg Config) (*Window, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("seq ledger config: %w", err)
-	}
-	if cfg.Window == 0 {
-		cfg.Window = DefaultWindow
-	}
-	return &Window{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
+// New returns an empty window.
+func New(cfg Config) *Window {
+	return &Window{cfg: cfg, open: make(map[Seq]*entry), next: 1}
 }
 
 // Counters counts the seqs in each state at one moment.
