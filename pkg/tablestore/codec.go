@@ -49,7 +49,7 @@ func (n *Names) Number(name string) uint64 {
 // EncodeProperties appends the properties to dst in the binary format of local
 // drivers: a version byte, the count, and for each property its kind, name and
 // value. A name is its number, or 0 and its text if it has none. Numbers are varints;
-// texts and bytes are preceded by their length. The order of the properties is kept.
+// texts are preceded by their length. The order of the properties is kept.
 // spelled reports whether a name had no number.
 func EncodeProperties(dst []byte, properties Properties, names *Names) (encoded []byte, spelled bool) {
 	const numbers = 1 + 3 + binary.MaxVarintLen64 // of one property: kind, name's number and length, number or length
@@ -71,11 +71,10 @@ func EncodeProperties(dst []byte, properties Properties, names *Names) (encoded 
 			dst = binary.AppendUvarint(dst, uint64(len(p.Name)))
 			dst = append(dst, p.Name...)
 		}
-		switch p.Value.kind {
-		case KindString, KindBytes:
+		if p.Value.kind == KindString {
 			dst = binary.AppendUvarint(dst, uint64(len(p.Value.str)))
 			dst = append(dst, p.Value.str...)
-		default:
+		} else {
 			dst = binary.AppendVarint(dst, p.Value.num)
 		}
 	}
@@ -124,8 +123,6 @@ func (d *decoder) property() Property {
 	case KindString:
 		p.Value = String(d.string())
 		d.bad = d.bad || !utf8.ValidString(p.Value.str)
-	case KindBytes:
-		p.Value = Value{kind: kind, str: d.string()}
 	case KindInt, KindTime:
 		p.Value = Value{kind: kind, num: d.varint()}
 	case KindBool:

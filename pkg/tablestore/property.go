@@ -14,7 +14,6 @@ const (
 	KindInt
 	KindBool
 	KindTime
-	KindBytes
 )
 
 // Property is one named value of a row. Names match [A-Za-z_][A-Za-z0-9_]*.
@@ -23,12 +22,12 @@ type Property struct {
 	Value Value
 }
 
-// Value is a string, a 64-bit integer, a bool, a time (UTC, to the
-// millisecond) or bytes. The zero Value is no value and is never stored.
+// Value is a string, a 64-bit integer, a bool or a time (UTC, to the
+// millisecond). The zero Value is no value and is never stored.
 type Value struct {
 	kind Kind
 	num  int64
-	str  string // the bytes too: rows consist of values, so they are small
+	str  string
 }
 
 // String returns a string value: valid UTF-8.
@@ -50,9 +49,6 @@ func Time(t time.Time) Value { return Value{kind: KindTime, num: t.UnixMilli()} 
 
 // Now returns the current time as rows store it: in UTC, in whole milliseconds.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// Bytes returns a value of a copy of raw bytes.
-func Bytes(b []byte) Value { return Value{kind: KindBytes, str: string(b)} }
 
 // Kind returns the value's type, or 0 for the zero Value.
 func (v Value) Kind() Kind { return v.kind }
@@ -82,14 +78,6 @@ func (v Value) Time() time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(v.num).UTC()
-}
-
-// Bytes returns a copy of the bytes, or nil for another kind.
-func (v Value) Bytes() []byte {
-	if v.kind != KindBytes {
-		return nil
-	}
-	return []byte(v.str)
 }
 
 // Equal reports whether both are the same kind and value.

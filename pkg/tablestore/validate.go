@@ -22,9 +22,6 @@ const (
 	// MaxProperties is the greatest number of properties of a row.
 	MaxProperties = 252
 
-	// MaxPropertyBytes is the greatest length of a value of raw bytes.
-	MaxPropertyBytes = 64 << 10
-
 	// MaxStringUnits is the greatest length of a string value in UTF-16 code
 	// units.
 	MaxStringUnits = 32 << 10
@@ -264,12 +261,10 @@ func (p *Property) fault() (class error, reason string) { //nolint:revive,static
 		return ErrInvalid, "has a name that does not match [A-Za-z_][A-Za-z0-9_]*"
 	case p.Name == "PartitionKey" || p.Name == "RowKey" || p.Name == "Timestamp":
 		return ErrInvalid, "has a reserved name"
-	case v.kind < KindString || v.kind > KindBytes:
+	case v.kind < KindString || v.kind > KindTime:
 		return ErrInvalid, "has no value"
 	case v.kind == KindString && !utf8.ValidString(v.str):
 		return ErrInvalid, "is not valid UTF-8"
-	case v.kind == KindBytes && len(v.str) > MaxPropertyBytes:
-		return ErrTooLarge, fmt.Sprintf("holds %d bytes, limit %d", len(v.str), MaxPropertyBytes)
 	case v.kind == KindTime && (v.num < minTime || v.num > maxTime):
 		return ErrInvalid, "is a time outside the years 1601 to 9999"
 	}
@@ -350,8 +345,6 @@ func RowBytes(properties Properties) int {
 		switch v := &properties[i].Value; v.kind {
 		case KindString:
 			size += 4 + 2*utf16Units(v.str)
-		case KindBytes:
-			size += 4 + len(v.str)
 		case KindBool:
 			size++
 		default:
@@ -362,8 +355,7 @@ func RowBytes(properties Properties) int {
 }
 
 // BatchBytes returns an upper bound of the batch's size on the wire, where
-// strings are JSON and raw bytes are base64. A batch fits if it is at most
-// [MaxBatchBytes].
+// strings are JSON. A batch fits if it is at most [MaxBatchBytes].
 func BatchBytes(batch Batch) int {
 	size := 0
 	for i := range batch {
@@ -377,12 +369,9 @@ func OpBytes(op Op) int {
 	size := op.fixedBytes()
 	for i := range op.Properties {
 		size += annotation + 2*len(op.Properties[i].Name)
-		switch v := &op.Properties[i].Value; v.kind {
-		case KindString:
+		if v := &op.Properties[i].Value; v.kind == KindString {
 			size += 2 + jsonBytes(v.str)
-		case KindBytes:
-			size += 2 + (len(v.str)+2)/3*4
-		default:
+		} else {
 			size += scalar
 		}
 	}

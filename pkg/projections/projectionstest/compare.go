@@ -226,8 +226,6 @@ func text(v tablestore.Value) string {
 		return fmt.Sprint(v.Bool())
 	case tablestore.KindTime:
 		return v.Time().Format(time.RFC3339Nano)
-	case tablestore.KindBytes:
-		return string(v.Bytes())
 	}
 	return "nothing"
 }

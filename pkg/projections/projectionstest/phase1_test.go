@@ -209,28 +209,3 @@ func TestPhase1_Events(t *testing.T) {
 		}
 	})
 }
-
-// Viewers of tables show bytes as base64.
-func TestPhase1_NoRowHoldsBytes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, rows := liveFor(t, 3), 0
-		for _, table := range []string{"luciusjobs", "luciussteps", "luciusoutbox", "luciusevents"} {
-			all, err := l.memory.(tablestore.Walker).Walk(t.Context(), tablestore.Walk{Table: table})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, row := range all {
-				rows++
-				for _, p := range row.Properties {
-					if p.Value.Kind() == tablestore.KindBytes {
-						t.Errorf("%s holds bytes in %s", row.Key, p.Name)
-					}
-				}
-			}
-		}
-		if rows < 20 {
-			t.Errorf("looked at %d rows", rows)
-		}
-	})
-}

@@ -1,7 +1,6 @@
 package aztablestore
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -17,7 +16,6 @@ const (
 	typeSuffix = "@odata.type"
 	typeInt    = "Edm.Int64"
 	typeTime   = "Edm.DateTime"
-	typeBytes  = "Edm.Binary"
 )
 
 // timeLayout is how times are stored: always UTC, in milliseconds.
@@ -44,8 +42,6 @@ func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
 			}
 		case tablestore.KindTime:
 			entity[name], entity[name+typeSuffix] = value.Time().Format(timeLayout), typeTime
-		case tablestore.KindBytes:
-			entity[name], entity[name+typeSuffix] = base64.StdEncoding.EncodeToString(value.Bytes()), typeBytes
 		}
 	}
 	encoded, _ := json.Marshal(entity) // Texts, booleans and integers cannot fail.
@@ -105,9 +101,6 @@ func decodeValue(kind string, field any) (tablestore.Value, error) {
 		case typeTime:
 			t, err := time.Parse(time.RFC3339Nano, field)
 			return tablestore.Time(t), err
-		case typeBytes:
-			b, err := base64.StdEncoding.DecodeString(field)
-			return tablestore.Bytes(b), err
 		}
 	}
 	return tablestore.Value{}, fmt.Errorf("unexpected %T of type %q", field, kind)

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// TestValuesOnTheWire checks how values are sent: small integers as numbers, large ones and
-// bytes as text with their type, times in UTC.
+// TestValuesOnTheWire checks how values are sent: small integers as numbers, large ones as
+// text with their type, times in UTC.
 func TestValuesOnTheWire(t *testing.T) {
 	t.Parallel()
 	zone := time.FixedZone("", 3600)
@@ -29,7 +29,6 @@ func TestValuesOnTheWire(t *testing.T) {
 		"least of 32 bits":  {tablestore.Int(-1 << 31), map[string]any{"v": -2147483648.0}},
 		"small integer":     {tablestore.Int(2), map[string]any{"v": 2.0}},
 		"time in a zone":    {tablestore.Time(time.Date(2026, 1, 1, 3, 4, 5, 6_789_000, zone)), map[string]any{"v": "2026-01-01T02:04:05.006Z", "v@odata.type": "Edm.DateTime"}},
-		"bytes":             {tablestore.Bytes([]byte{0, 255}), map[string]any{"v": "AP8=", "v@odata.type": "Edm.Binary"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +71,7 @@ func TestEntitiesThatAreRead(t *testing.T) {
 		"an Edm.Guid":        {`"v":"00000000-0000-0000-0000-000000000000","v@odata.type":"Edm.Guid"`, nil, tablestore.ErrCorrupt},
 		"a bad integer":      {`"v":"7.5","v@odata.type":"Edm.Int64"`, nil, tablestore.ErrCorrupt},
 		"a bad time":         {`"v":"noon","v@odata.type":"Edm.DateTime"`, nil, tablestore.ErrCorrupt},
-		"bad bytes":          {`"v":"?","v@odata.type":"Edm.Binary"`, nil, tablestore.ErrCorrupt},
+		"an Edm.Binary":      {`"v":"AP8=","v@odata.type":"Edm.Binary"`, nil, tablestore.ErrCorrupt},
 		"a list":             {`"v":[1]`, nil, tablestore.ErrCorrupt},
 		"nothing":            {`"v":null`, nil, tablestore.ErrCorrupt},
 	} {

@@ -31,7 +31,7 @@ func content(n int64) tablestore.Properties {
 		{Name: "rev", Value: tablestore.Int(n)},
 		{Name: "state", Value: tablestore.String("IN_PROGRESS")},
 		{Name: "updated_at", Value: tablestore.Time(time.UnixMilli(1_700_000_000_000 + n))},
-		{Name: "payload", Value: tablestore.Bytes(make([]byte, 600))},
+		{Name: "payload", Value: tablestore.String(string(make([]byte, 600)))},
 	}
 }
 

@@ -2,6 +2,7 @@ package pebblestore_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -379,8 +380,16 @@ func rowKey(n int) tablestore.Key {
 
 // rowOf returns a batch that inserts one row of about that many bytes.
 func rowOf(n, size int) tablestore.Batch {
-	return tablestore.Batch{{Verb: tablestore.Insert, Key: rowKey(n), Properties: tablestore.Properties{
-		{Name: "n", Value: tablestore.Int(int64(n))}, {Name: "data", Value: tablestore.Bytes(make([]byte, size))}}}}
+	properties := tablestore.Properties{{Name: "n", Value: tablestore.Int(int64(n))}}
+	return tablestore.Batch{{Verb: tablestore.Insert, Key: rowKey(n),
+		Properties: tablestore.AppendLarge(properties, "data", make([]byte, size))}}
+}
+
+// randomText returns a text of 10,000 bytes, most of which no compression saves.
+func randomText(from *rand.ChaCha8) tablestore.Value {
+	data := make([]byte, 7_500)
+	_, _ = from.Read(data) // It never fails.
+	return tablestore.String(base64.StdEncoding.EncodeToString(data))
 }
 
 // expectThere fails unless the rows are stored.

@@ -11,7 +11,7 @@
 //	lucius.rows (tbl, part, row) ── etag, props (jsonb)
 //
 // Rows are readable: their properties are a JSON object, with texts, numbers and booleans as
-// such, times as {"t": "2026-01-27T10:02:30.000Z"} and bytes as {"b": base64}.
+// such, and times as {"t": "2026-01-27T10:02:30.000Z"}.
 //
 // # Outcomes
 //

@@ -15,12 +15,11 @@ import (
 // timeLayout is how times are stored: in UTC, to the millisecond.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Objects represent values for which JSON has no type: {"t": time}, {"b": base64}, and {"s":
-// base64} for a text with a NUL, which jsonb cannot hold.
+// Objects represent values for which JSON has no type: {"t": time}, and {"s": base64} for a
+// text with a NUL, which jsonb cannot hold.
 const (
-	tagTime  = "t"
-	tagBytes = "b"
-	tagText  = "s"
+	tagTime = "t"
+	tagText = "s"
 )
 
 // encode returns the properties as a JSON object.
@@ -46,8 +45,6 @@ func encode(properties tablestore.Properties) (string, error) {
 			out.WriteString(strconv.FormatBool(value.Bool()))
 		case tablestore.KindTime:
 			writeTagged(&out, tagTime, value.Time().Format(timeLayout))
-		case tablestore.KindBytes:
-			writeTagged(&out, tagBytes, base64.StdEncoding.EncodeToString(value.Bytes()))
 		default:
 			return "", fmt.Errorf("%w: property %s has no value", tablestore.ErrInvalid, p.Name)
 		}
@@ -108,9 +105,6 @@ func decodeValue(stored any) (none tablestore.Value, err error) {
 			case tagTime:
 				at, err := time.Parse(timeLayout, text)
 				return tablestore.Time(at), err
-			case tagBytes:
-				raw, err := base64.StdEncoding.DecodeString(text)
-				return tablestore.Bytes(raw), err
 			case tagText:
 				raw, err := base64.StdEncoding.DecodeString(text)
 				return tablestore.String(string(raw)), err

@@ -121,11 +121,11 @@ func (e *env) expectEqual(t testing.TB, partition string) {
 	}
 }
 
-// twoKinds returns properties of the kinds that are kept as text. Values cannot be
-// changed; the slice that holds them can.
+// twoKinds returns properties of two kinds. Values cannot be changed; the slice that
+// holds them can.
 func twoKinds() tablestore.Properties {
 	return tablestore.Properties{
-		{Name: "bytes", Value: tablestore.Bytes([]byte("bytes"))},
+		{Name: "number", Value: tablestore.Int(7)},
 		{Name: "text", Value: tablestore.String("text")},
 	}
 }

@@ -48,8 +48,6 @@ func values() map[string]tablestore.Value {
 		"time_zone":       tablestore.Time(time.Date(2026, 1, 1, 0, 30, 0, 0, time.FixedZone("", 3600))),
 		"time_old":        tablestore.Time(time.Date(1601, 1, 1, 0, 0, 0, 0, time.UTC)),
 		"time_far":        tablestore.Time(time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)),
-		"bytes_empty":     tablestore.Bytes([]byte{}),
-		"bytes_every":     tablestore.Bytes(everyByte()),
 		"string_json":     tablestore.String(`{"a":[1,2.50,null],"b":"<&>\u003c"}`),
 	}
 }
@@ -232,7 +230,6 @@ var sizeChecks = []check{
 	}},
 	{"sizes/property", func(t testing.TB, e *env) {
 		for what, size := range map[string]func(n int) tablestore.Value{
-			"bytes":  func(n int) tablestore.Value { return tablestore.Bytes(make([]byte, tablestore.MaxPropertyBytes+n)) },
 			"ascii":  func(n int) tablestore.Value { return text("a", tablestore.MaxStringUnits+n) },
 			"kanji":  func(n int) tablestore.Value { return text("語", tablestore.MaxStringUnits+n) },
 			"emoji":  func(n int) tablestore.Value { return text("😀", tablestore.MaxStringUnits/2+n) },
@@ -269,8 +266,8 @@ var sizeChecks = []check{
 		if got := e.get(t, e.key("p", "r")).Properties; !got.Equal(largest) {
 			t.Error("the largest row changed")
 		}
-		e.refuses(t, "a byte more", tablestore.ErrTooLarge,
-			tablestore.Op{Verb: tablestore.Put, Key: e.key("p", "r"), Properties: fullRow(tablestore.MaxRowBytes + 1)})
+		e.refuses(t, "a character more", tablestore.ErrTooLarge,
+			tablestore.Op{Verb: tablestore.Put, Key: e.key("p", "r"), Properties: fullRow(tablestore.MaxRowBytes + 2)})
 	}},
 	{"sizes/batch", func(t testing.TB, e *env) {
 		batch := e.fullBatch(tablestore.MaxBatchBytes)
@@ -278,7 +275,7 @@ var sizeChecks = []check{
 		if rows := e.partition(t, "p"); len(rows) != len(batch) {
 			t.Errorf("%d rows of the largest batch, want %d", len(rows), len(batch))
 		}
-		e.refuses(t, "a little more", tablestore.ErrTooLarge, e.fullBatch(tablestore.MaxBatchBytes+4)...)
+		e.refuses(t, "a byte more", tablestore.ErrTooLarge, e.fullBatch(tablestore.MaxBatchBytes+1)...)
 	}},
 	{"sizes/number of ops", func(t testing.TB, e *env) {
 		var ops []tablestore.Op
@@ -293,33 +290,33 @@ func text(character string, n int) tablestore.Value {
 	return tablestore.String(strings.Repeat(character, n))
 }
 
-// fullRow returns properties whose RowBytes is exactly size.
+// fullRow returns properties whose RowBytes is exactly size, which must be even.
 func fullRow(size int) tablestore.Properties {
 	var properties tablestore.Properties
 	for i := 0; ; i++ {
 		properties = append(properties, tablestore.Property{
-			Name: fmt.Sprintf("chunk_%02d", i), Value: tablestore.Bytes(nil)})
-		n := min(size-tablestore.RowBytes(properties), tablestore.MaxPropertyBytes)
-		properties[i].Value = tablestore.Bytes(make([]byte, n))
-		if n < tablestore.MaxPropertyBytes {
+			Name: fmt.Sprintf("chunk_%02d", i), Value: tablestore.String("")})
+		n := min((size-tablestore.RowBytes(properties))/2, tablestore.MaxStringUnits)
+		properties[i].Value = text("a", n)
+		if n < tablestore.MaxStringUnits {
 			return properties
 		}
 	}
 }
 
-// fullBatch returns puts whose BatchBytes is exactly size, which must be a
-// multiple of four.
+// fullBatch returns puts whose BatchBytes is exactly size. Kanji take three bytes
+// each, so that fewer ops than the limit fill it.
 func (e *env) fullBatch(size int) tablestore.Batch {
 	var batch tablestore.Batch
 	for i := 0; ; i++ {
 		op := tablestore.Op{Verb: tablestore.Put, Key: e.key("p", tablestore.Pad(i, 3)), Properties: tablestore.Properties{
-			{Name: "data", Value: tablestore.Bytes(nil)}, {Name: "pad", Value: tablestore.String("")}}}
+			{Name: "data", Value: tablestore.String("")}, {Name: "pad", Value: tablestore.String("")}}}
 		batch = append(batch, op)
 		left := size - tablestore.BatchBytes(batch)
-		n := min(left/4*3, tablestore.MaxPropertyBytes/3*3)
-		op.Properties[0].Value = tablestore.Bytes(make([]byte, n))
-		if n < tablestore.MaxPropertyBytes/3*3 {
-			op.Properties[1].Value = text("a", left%4)
+		n := min(left/3, tablestore.MaxStringUnits)
+		op.Properties[0].Value = text("語", n)
+		if n < tablestore.MaxStringUnits {
+			op.Properties[1].Value = text("a", left%3)
 			return batch
 		}
 	}
