@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +13,8 @@ import (
 // earlier stage of the same change wrote.
 const Own ETag = "\x00own"
 
-// Stage is a set of batches that may be applied in any order and in parallel.
+// Stage is a set of batches that may be applied in any order and in parallel. No row may be in
+// two of them.
 type Stage []Batch
 
 // Change is one change of an aggregate as stages around a single commit point.
@@ -39,48 +39,27 @@ type Applied struct {
 	PostErr error
 }
 
-// Validate reports the first rule that the change breaks: each batch must be
-// valid, no row may be in two batches of one stage, and each [Own] must name a
-// row that an earlier stage wrote. The error wraps [ErrInvalid] or
-// [ErrTooLarge].
-func (c Change) Validate() error {
-	written := map[Key]bool{}
-	for i, stage := range c.Pre {
-		if err := stage.validate(written); err != nil {
-			return fmt.Errorf("pre stage %d: %w", i, err)
-		}
+// validateStages reports the first rule that the stages break on a store that applies them one
+// by one: those of [ValidateAll], and those below.
+func validateStages(stages []Stage) error {
+	if err := ValidateAll(slices.Concat(stages...)); err != nil {
+		return err
 	}
-	if err := (Stage{c.Commit}).validate(written); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	for i, stage := range c.Post {
-		if err := stage.validate(written); err != nil {
-			return fmt.Errorf("post stage %d: %w", i, err)
-		}
-	}
-	return nil
-}
-
-// validate checks the stage against the rows that earlier stages wrote, and
-// adds its own.
-func (s Stage) validate(written map[Key]bool) error {
-	after := map[Key]bool{}
-	for _, batch := range s {
-		if err := batch.validate(); err != nil {
-			return err
-		}
-		for i := range batch {
-			op := &batch[i]
-			if _, twice := after[op.Key]; twice {
-				return op.fault(ErrInvalid, "row is in two batches of one stage")
+	for _, stage := range stages {
+		rows := map[Key]bool{}
+		for _, batch := range stage {
+			if batch.Clears() {
+				return batch[0].fault(ErrInvalid, onlyAtomic)
 			}
-			if op.ETag == Own && !written[op.Key] {
-				return op.fault(ErrInvalid, notWritten)
+			for i := range batch {
+				op := &batch[i]
+				if rows[op.Key] {
+					return op.fault(ErrInvalid, "row is in two batches of one stage")
+				}
+				rows[op.Key] = true
 			}
-			after[op.Key] = op.Verb.writes()
 		}
 	}
-	maps.Copy(written, after)
 	return nil
 }
 
@@ -89,8 +68,7 @@ func (s Stage) validate(written map[Key]bool) error {
 // known to be done before the next begins, then Commit, then the Post stages.
 // Apply returns the error of the first Pre batch that failed, or of the commit,
 // after all batches of that stage have ended. A change that breaks a rule is
-// refused before anything is written: with the error of [Change.Validate], or of
-// [ValidateAll] by an AtomicStore, which has no stages.
+// refused before anything is written, with an error that wraps [ErrInvalid] or [ErrTooLarge].
 //
 // Post stages stop at the first that fails, because a later one may remove the
 // row by which the earlier one's work is found. A conflict of a Post op does
@@ -121,7 +99,7 @@ func Apply(ctx context.Context, store Store, change Change, applied func(map[Key
 		if err := a.commitAll(ctx, atomic, needed); err != nil {
 			return Applied{ETags: a.etags}, err
 		}
-	} else if err := change.Validate(); err != nil {
+	} else if err := validateStages(append(needed, change.Post...)); err != nil {
 		return Applied{}, err
 	} else if err := ctx.Err(); err != nil {
 		return Applied{}, fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -223,7 +223,7 @@ func TestApplyReturnsAnUnknownOutcomeOfTheOneWrite(t *testing.T) {
 	}
 }
 
-func TestChangeValidate(t *testing.T) {
+func TestApplyRefusesAnInvalidChangeBeforeItWrites(t *testing.T) {
 	t.Parallel()
 	own := func(row string) tablestore.Batch {
 		return tablestore.Batch{{Verb: replace, Key: key(row), ETag: tablestore.Own}}
@@ -236,20 +236,23 @@ func TestChangeValidate(t *testing.T) {
 		"commit alone":      {tablestore.Change{Commit: putRow("c")}, ""},
 		"own across stages": {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {own("a")}}, Commit: own("a"), Post: []tablestore.Stage{{own("a")}}}, ""},
 		"own of the commit": {tablestore.Change{Commit: putRow("a"), Post: []tablestore.Stage{{own("a")}}}, ""},
-		"no commit":         {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}}}, "commit: invalid store request: empty batch"},
-		"an empty batch":    {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {nil}}, Commit: putRow("c")}, "pre stage 1: "},
-		"own in one stage":  {tablestore.Change{Pre: []tablestore.Stage{{putRow("a"), tablestore.Batch{own("b")[0]}}}, Commit: putRow("c")}, "pre stage 0: invalid store request: replace table/p/b: no earlier stage"},
-		"own in pre of a row that the commit writes": {tablestore.Change{Pre: []tablestore.Stage{{own("c")}}, Commit: putRow("c")}, "pre stage 0"},
-		"own after a discard":                        {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {drop}}, Commit: own("a")}, "commit: "},
-		"a row twice in a stage":                     {tablestore.Change{Commit: putRow("c"), Post: []tablestore.Stage{{putRow("a")}, {putRow("b"), putRow("b")}}}, "post stage 1: invalid store request: put table/p/b: row is in two batches"},
+		"no commit":         {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}}}, "invalid store request: empty batch"},
+		"an empty batch":    {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {nil}}, Commit: putRow("c")}, "invalid store request: empty batch"},
+		"own in one stage":  {tablestore.Change{Pre: []tablestore.Stage{{putRow("a"), tablestore.Batch{own("b")[0]}}}, Commit: putRow("c")}, "replace table/p/b: no earlier stage"},
+		"own in pre of a row that the commit writes": {tablestore.Change{Pre: []tablestore.Stage{{own("c")}}, Commit: putRow("c")}, "replace table/p/c: no earlier stage"},
+		"own after a discard":                        {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {drop}}, Commit: own("a")}, "replace table/p/a: no earlier stage"},
+		"a row twice in a stage":                     {tablestore.Change{Commit: putRow("c"), Post: []tablestore.Stage{{putRow("a")}, {putRow("b"), putRow("b")}}}, "put table/p/b: row is in two batches"},
+		"own of a row in the same stage":             {tablestore.Change{Pre: []tablestore.Stage{{putRow("a"), own("a")}}, Commit: putRow("c")}, "replace table/p/a: row is in two batches"},
+		"a clear of a partition":                     {tablestore.Change{Commit: putRow("c"), Post: []tablestore.Stage{{{{Verb: tablestore.Clear, Key: key("")}}}}}, "only an AtomicStore clears"},
 		"a row in two stages":                        {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}}, Commit: putRow("a"), Post: []tablestore.Stage{{drop}}}, ""},
 	} {
-		err := test.change.Validate()
+		store := splitStore()
+		_, err := tablestore.Apply(t.Context(), store, test.change, nil)
 		if (err == nil) != (test.text == "") || err != nil && !strings.Contains(err.Error(), test.text) {
 			t.Errorf("%s: %v, want %q", name, err, test.text)
 		}
-		if err != nil && !errors.Is(err, tablestore.ErrInvalid) {
-			t.Errorf("%s: %v does not wrap ErrInvalid", name, err)
+		if err != nil && (!errors.Is(err, tablestore.ErrInvalid) || len(store.log) > 0) {
+			t.Errorf("%s: %v does not wrap ErrInvalid, or %q were written", name, err, store.log)
 		}
 	}
 }

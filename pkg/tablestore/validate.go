@@ -39,8 +39,8 @@ var (
 	maxTime = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli() - 1
 )
 
-// notWritten is the reason why an [Own] is invalid.
-const notWritten = "no earlier stage wrote this row"
+// onlyAtomic is the reason why a [Clear] is invalid.
+const onlyAtomic = "only an AtomicStore clears partitions"
 
 // Validate reports the first rule of the port that the key breaks, as an
 // error that wraps [ErrInvalid].
@@ -89,7 +89,7 @@ func (w Walk) Validate() error {
 // invalid in a single batch.
 func (b Batch) Validate() error {
 	if b.Clears() {
-		return b[0].fault(ErrInvalid, "only an AtomicStore clears partitions")
+		return b[0].fault(ErrInvalid, onlyAtomic)
 	}
 	return ValidateAll([]Batch{b})
 }
@@ -118,7 +118,7 @@ func ValidateAll(batches []Batch) error {
 		}
 		for i := range batch {
 			if op := &batch[i]; op.ETag == Own && !lastWrites(batches[:n], op.Key) {
-				return op.fault(ErrInvalid, notWritten)
+				return op.fault(ErrInvalid, "no earlier stage wrote this row")
 			}
 		}
 	}
