@@ -11,6 +11,9 @@ func (o Options) WithMemTable(bytes uint64) Options {
 	return o
 }
 
+// Commits returns how many commits the store has written.
+func (s *Store) Commits() uint64 { return s.commits.Load() }
+
 // Check checks that the directory is still the one that was opened, as the
 // store does after each sync of the log.
 func (s *Store) Check() error { return s.folder.check() }

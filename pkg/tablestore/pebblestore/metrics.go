@@ -10,13 +10,13 @@ import (
 // store at each scrape.
 func (s *Store) Watch(to metrics.Registry) {
 	to.Count("lucius_store_commits_total", "Commits written to the data directory.", func() float64 {
-		return float64(s.Counts().Commits)
+		return float64(s.commits.Load())
 	})
 	to.Count("lucius_store_reads_total", "Reads of rows and of ranges of rows from the data directory.", func() float64 {
-		return float64(s.Counts().Reads)
+		return float64(s.reads.Load())
 	})
 	to.Count("lucius_store_rows_read_total", "Rows that these reads returned.", func() float64 {
-		return float64(s.Counts().Rows)
+		return float64(s.rowsRead.Load())
 	})
 	to.Gauge("lucius_store_free_bytes", "Free space of the data directory's disk.", func() float64 {
 		free, _ := s.Space()
@@ -48,13 +48,13 @@ func (c engineCollector) Describe(to chan<- *prometheus.Desc) { prometheus.Descr
 
 // Collect implements [prometheus.Collector].
 func (c engineCollector) Collect(to chan<- prometheus.Metric) {
-	stats := c.store.EngineStats()
+	m := c.store.db.Metrics()
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	to <- prometheus.MustNewConstMetric(engineBytes, gauge, float64(stats.Bytes))
-	to <- prometheus.MustNewConstMetric(engineCompactions, counter, float64(stats.Compactions))
-	to <- prometheus.MustNewConstMetric(engineDebt, gauge, float64(stats.CompactionDebt))
-	to <- prometheus.MustNewConstMetric(engineStalls, counter, float64(stats.Stalls))
-	to <- prometheus.MustNewConstMetric(engineBlocks, counter, float64(stats.CacheHits), "yes")
-	to <- prometheus.MustNewConstMetric(engineBlocks, counter, float64(stats.CacheMisses), "no")
-	to <- prometheus.MustNewConstMetric(engineLog, counter, float64(stats.LogBytes))
+	to <- prometheus.MustNewConstMetric(engineBytes, gauge, float64(m.DiskSpaceUsage()))
+	to <- prometheus.MustNewConstMetric(engineCompactions, counter, float64(m.Compact.Count))
+	to <- prometheus.MustNewConstMetric(engineDebt, gauge, float64(m.Compact.EstimatedDebt))
+	to <- prometheus.MustNewConstMetric(engineStalls, counter, float64(c.store.engine.stalls.Load()))
+	to <- prometheus.MustNewConstMetric(engineBlocks, counter, float64(m.BlockCache.Hits), "yes")
+	to <- prometheus.MustNewConstMetric(engineBlocks, counter, float64(m.BlockCache.Misses), "no")
+	to <- prometheus.MustNewConstMetric(engineLog, counter, float64(m.WAL.BytesWritten))
 }

@@ -17,9 +17,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -283,14 +285,20 @@ func TestCountsCommitsAndReads(t *testing.T) {
 	if _, err := store.Scan(t.Context(), tablestore.Query{Table: "table", Partition: "p"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(pebblestore.Counts{Commits: 1, Reads: 2, Rows: 2}, store.Counts()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 	if diff := cmp.Diff([]string{"commit true", "commit false", "get true", "scan true"}, seen); diff != "" {
 		t.Errorf("(-want +observed):\n%s", diff)
 	}
-	stats := store.EngineStats()
-	if stats.LogBytes == 0 || stats.Bytes == 0 || stats.Stalls != 0 {
-		t.Errorf("%+v", stats)
+	registry := metrics.Registry{Registry: prometheus.NewRegistry()}
+	store.Watch(registry)
+	families, err := registry.Gather()
+	musttest.NoError(t, err)
+	got := map[string]float64{}
+	for _, family := range families {
+		metric := family.GetMetric()[0]
+		got[strings.TrimPrefix(family.GetName(), "lucius_store_")] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+	}
+	if got["commits_total"] != 1 || got["reads_total"] != 2 || got["rows_read_total"] != 2 || got["write_stalls_total"] != 0 ||
+		got["log_written_bytes_total"] == 0 || got["bytes"] == 0 {
+		t.Errorf("metrics %v", got)
 	}
 }

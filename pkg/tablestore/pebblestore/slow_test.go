@@ -32,7 +32,7 @@ func TestASlowDisk(t *testing.T) {
 			time.Sleep(time.Second/2 + rand.N(3*time.Second/2))
 			return nil
 		}, errorfs.OpFileSync, errorfs.OpFileSyncData)
-		began, before := time.Now(), store.Counts().Commits
+		began, before := time.Now(), store.Commits()
 		const clients, jobs = 40, 10
 		var group sync.WaitGroup
 		for client := range clients {
@@ -49,7 +49,7 @@ func TestASlowDisk(t *testing.T) {
 			})
 		}
 		group.Wait()
-		commits := store.Counts().Commits - before
+		commits := store.Commits() - before
 		if syncs.Load() > commits/4 {
 			t.Errorf("%d syncs for %d commits", syncs.Load(), commits)
 		}

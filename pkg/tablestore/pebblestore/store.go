@@ -102,10 +102,10 @@ type Store struct {
 	writes   atomic.Uint64
 
 	observe   func(operation string, took time.Duration, err error)
-	commits   atomic.Uint64 // See Counts.
-	reads     atomic.Uint64
-	rowsRead  atomic.Uint64
-	backingUp atomic.Bool // A backup is open.
+	commits   atomic.Uint64 // Written since the store was opened.
+	reads     atomic.Uint64 // Requests to read: Get, Scan and Walk.
+	rowsRead  atomic.Uint64 // The rows that these returned.
+	backingUp atomic.Bool   // A backup is open.
 	slow      slowness
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
@@ -203,38 +203,6 @@ func (s *Store) Info() Info {
 	return Info{
 		Dir: s.folder.dir, New: s.isNew, Created: s.header.created, Opened: s.header.epoch,
 		Bytes: s.db.Metrics().DiskSpaceUsage(),
-	}
-}
-
-// Counts are what the store has done since it was opened.
-type Counts struct {
-	Commits uint64 // that it has written
-	Reads   uint64 // the requests to read: Get, Scan and Walk
-	Rows    uint64 // that these reads returned
-}
-
-// Counts returns what the store has done. It is safe for concurrent use.
-func (s *Store) Counts() Counts {
-	return Counts{Commits: s.commits.Load(), Reads: s.reads.Load(), Rows: s.rowsRead.Load()}
-}
-
-// EngineStats are counters of the storage engine since the store was opened, and its
-// present state.
-type EngineStats struct {
-	Compactions            int64
-	CompactionDebt         uint64 // bytes that compactions have yet to rewrite
-	Stalls                 int64  // how often writes had to wait for flushes or compactions
-	CacheHits, CacheMisses int64  // of blocks of tables
-	LogBytes               uint64 // written to the log
-	Bytes                  uint64 // of all files on disk
-}
-
-// EngineStats describes the storage engine. It is safe for concurrent use.
-func (s *Store) EngineStats() EngineStats {
-	m := s.db.Metrics()
-	return EngineStats{
-		Compactions: m.Compact.Count, CompactionDebt: m.Compact.EstimatedDebt, Stalls: s.engine.stalls.Load(),
-		CacheHits: m.BlockCache.Hits, CacheMisses: m.BlockCache.Misses, LogBytes: m.WAL.BytesWritten, Bytes: m.DiskSpaceUsage(),
 	}
 }
 
