@@ -288,10 +288,7 @@ const mirrorLimit = 4
 
 // addLoops adds the background loops.
 func (m *parts) addLoops(w *world, p *process, store tablestore.Store, handoff *outbox.Handoff, publisher outbox.Publisher) error {
-	breakers, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		return err
-	}
+	breakers := breaker.NewSet(breaker.Config{})
 	relayRandom, sweepRandom := &randomSource{rng: w.source(p.name + "/relay")}, &randomSource{rng: w.source(p.name + "/sweeper")}
 	workers := 2
 	if w.scenario.mixed {

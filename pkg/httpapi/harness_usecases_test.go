@@ -85,10 +85,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	breakers, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		return err
-	}
+	breakers := breaker.NewSet(breaker.Config{})
 	if h.relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: h.ledger, Publisher: queue, Handoff: outbox.NewHandoff(1), Breakers: breakers,
 		Fatal: func(e *seqledger.IllegalTransitionError) { panic(e) },

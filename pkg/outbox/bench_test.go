@@ -19,10 +19,7 @@ import (
 func BenchmarkRelay(b *testing.B) {
 	store, counter := storetest.Counting(ledgertest.Atomic())
 	l := ledgertest.Open(b, ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 1})
-	breakers, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	breakers := breaker.NewSet(breaker.Config{})
 	relay, err := outbox.NewRelay(outbox.Config{
 		Ledger: l.Ledger, Publisher: &bus{}, Handoff: outbox.NewHandoff(1), Breakers: breakers,
 		Fatal: func(illegal *seqledger.IllegalTransitionError) { b.Errorf("illegal transition: %v", illegal) },

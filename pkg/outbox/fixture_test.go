@@ -112,7 +112,7 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 		Store: store, Bus: to, Handoff: b.handoff, Shards: 2,
 		Held: func(target statemachine.Target) bool { return b.known.Load() && covers(target) },
 	})
-	breakers := musttest.Make(t, breaker.NewSet, breaker.Config{})
+	breakers := breaker.NewSet(breaker.Config{})
 	b.Relay = musttest.Make(t, outbox.NewRelay, outbox.Config{
 		Ledger: b.ledger.Ledger, Publisher: b.bus, Handoff: b.handoff, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },

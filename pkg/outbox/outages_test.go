@@ -171,7 +171,7 @@ func TestOutageEnds_Topic(t *testing.T) {
 // message to send, which may never come.
 func TestOpenCircuits_AreOutages(t *testing.T) {
 	t.Parallel()
-	set := musttest.Make(t, breaker.NewSet, breaker.Config{})
+	set := breaker.NewSet(breaker.Config{})
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	fail := func(verdict breaker.Verdict) {
 		for range 100 {

@@ -18,7 +18,7 @@ import (
 func busWithOutages(t *testing.T) *bus {
 	t.Helper()
 	told := outbox.NewOutages(memstore.New(memstore.Options{}), "luciusschedule", time.Second, nil)
-	circuits := musttest.Make(t, breaker.NewSet, breaker.Config{})
+	circuits := breaker.NewSet(breaker.Config{})
 	return &bus{lanes: 1, outages: told, circuits: circuits}
 }
 

@@ -417,10 +417,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // openBus opens the bus: the pull queue, unless [Config.OpenBus] is set.
 func (s *Server) openBus(context.Context) error {
-	circuits, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		return err
-	}
+	circuits := breaker.NewSet(breaker.Config{})
 	s.bus = &bus{Bus: Bus{Publisher: s.uses.Queue}, circuits: circuits, lanes: s.cfg.Routing.Lanes}
 	if s.cfg.OpenBus == nil {
 		return nil

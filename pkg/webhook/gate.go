@@ -77,9 +77,6 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 		return nil, fmt.Errorf("webhook: Attempts, PerHost, MaxHosts and MaxDefer must not be negative, are %d, %d, %d and %s",
 			cfg.Attempts, cfg.PerHost, cfg.MaxHosts, cfg.MaxDefer)
 	}
-	if _, err := breaker.NewSet(breaker.Config{Entity: cfg.Circuit}); err != nil {
-		return nil, fmt.Errorf("webhook: Circuit: %w", err)
-	}
 	return &Gate{cfg: cfg, hosts: make(map[hostKey]*host), tenants: make(map[string]int)}, nil
 }
 
@@ -141,11 +138,7 @@ func (g *Gate) host(key hostKey) *host {
 		// If the host still fails, its new circuit opens after a few attempts.
 		maps.DeleteFunc(g.hosts, func(_ hostKey, h *host) bool { return h.inFlight == 0 })
 	}
-	circuit, err := breaker.NewSet(breaker.Config{Entity: g.cfg.Circuit})
-	if err != nil {
-		panic(err) // NewGate has validated the settings.
-	}
-	h := &host{circuit: circuit}
+	h := &host{circuit: breaker.NewSet(breaker.Config{Entity: g.cfg.Circuit})}
 	g.hosts[key] = h
 	return h
 }

@@ -243,11 +243,10 @@ func TestGate_ForgetsHosts(t *testing.T) {
 func TestNewGate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for field, cfg := range map[string]webhook.GateConfig{
-		"Attempts":  {Attempts: -1},
-		"PerHost":   {PerHost: -1},
-		"MaxHosts":  {MaxHosts: -1},
-		"MaxDefer":  {MaxDefer: -1},
-		"TripAfter": {Circuit: breaker.Settings{TripAfter: -1}},
+		"Attempts": {Attempts: -1},
+		"PerHost":  {PerHost: -1},
+		"MaxHosts": {MaxHosts: -1},
+		"MaxDefer": {MaxDefer: -1},
 	} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()

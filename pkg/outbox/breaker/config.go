@@ -2,7 +2,6 @@ package breaker
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 )
 
@@ -36,32 +35,6 @@ type Config struct {
 	Bus Settings
 	// Entity configures the circuit of each entity. Optional.
 	Entity Settings
-}
-
-// Validate returns an error that names the field that is out of range.
-func (c Config) Validate() error {
-	if err := c.Bus.validate(); err != nil {
-		return fmt.Errorf("Bus.%w", err)
-	}
-	if err := c.Entity.validate(); err != nil {
-		return fmt.Errorf("Entity.%w", err)
-	}
-	return nil
-}
-
-func (s Settings) validate() error {
-	for name, value := range map[string]int64{
-		"TripAfter": int64(s.TripAfter), "Probes": int64(s.Probes), "RampStep": int64(s.RampStep),
-		"CoolDown": int64(s.CoolDown), "MaxCoolDown": int64(s.MaxCoolDown), "ProbeTimeout": int64(s.ProbeTimeout),
-	} {
-		if value < 0 {
-			return fmt.Errorf("%s must not be negative, is %d", name, value)
-		}
-	}
-	if full := s.withDefaults(); full.MaxCoolDown < full.CoolDown {
-		return fmt.Errorf("MaxCoolDown must not be less than CoolDown, is %s with %s", full.MaxCoolDown, full.CoolDown)
-	}
-	return nil
 }
 
 func (s Settings) withDefaults() Settings {

@@ -9,11 +9,7 @@ import (
 
 // A topic is disabled for a while, and its backlog drains afterwards.
 func Example() {
-	set, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	set := breaker.NewSet(breaker.Config{})
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 	publish := func(rows int, outcome breaker.Outcome) {
 		grant := set.Allow("global-bus-p3", rows, now)

@@ -51,10 +51,7 @@ func newSet(t *testing.T) fixture {
 
 func newSetOf(t *testing.T, cfg breaker.Config) fixture {
 	t.Helper()
-	set, err := breaker.NewSet(cfg)
-	if err != nil {
-		t.Fatalf("NewSet: %v", err)
-	}
+	set := breaker.NewSet(cfg)
 	return fixture{set, t}
 }
 

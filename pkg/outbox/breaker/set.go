@@ -110,18 +110,14 @@ type Set struct {
 	entities map[string]*circuit
 }
 
-// NewSet returns a set with all circuits closed, or the error of
-// [Config.Validate].
-func NewSet(cfg Config) (*Set, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("circuit breaker config: %w", err)
-	}
+// NewSet returns a set with all circuits closed.
+func NewSet(cfg Config) *Set {
 	bus := cfg.Bus.withDefaults()
 	return &Set{
 		settings: cfg.Entity.withDefaults(),
 		bus:      circuit{settings: &bus},
 		entities: make(map[string]*circuit),
-	}, nil
+	}
 }
 
 // Allow asks to publish n rows to the entity, and grants as many as both the

@@ -2,10 +2,8 @@ package breaker_test
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
@@ -106,39 +104,6 @@ func TestStateNames(t *testing.T) {
 		if got := breaker.State(i).String(); got != name {
 			t.Errorf("state %d is %q, want %q", i, got, name)
 		}
-	}
-}
-
-func TestConfigNamesTheBadField(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		field string
-		spoil func(*breaker.Settings)
-	}{
-		{"TripAfter", func(s *breaker.Settings) { s.TripAfter = -1 }},
-		{"CoolDown", func(s *breaker.Settings) { s.CoolDown = -1 }},
-		{"MaxCoolDown", func(s *breaker.Settings) { s.MaxCoolDown = -1 }},
-		{"MaxCoolDown", func(s *breaker.Settings) { s.MaxCoolDown = s.CoolDown - 1 }},
-		{"MaxCoolDown", func(s *breaker.Settings) { s.MaxCoolDown, s.CoolDown = time.Second, 0 }},
-		{"Probes", func(s *breaker.Settings) { s.Probes = -1 }},
-		{"ProbeTimeout", func(s *breaker.Settings) { s.ProbeTimeout = -1 }},
-		{"RampStep", func(s *breaker.Settings) { s.RampStep = -1 }},
-	}
-	for _, test := range tests {
-		t.Run(test.field, func(t *testing.T) {
-			t.Parallel()
-			bad := small
-			test.spoil(&bad)
-			for where, cfg := range map[string]breaker.Config{
-				"Bus.":    {Bus: bad, Entity: small},
-				"Entity.": {Bus: small, Entity: bad},
-			} {
-				set, err := breaker.NewSet(cfg)
-				if set != nil || err == nil || !strings.Contains(err.Error(), " "+where+test.field+" ") {
-					t.Errorf("NewSet = %v, %v, want an error about %s%s", set, err, where, test.field)
-				}
-			}
-		})
 	}
 }
 

@@ -183,10 +183,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	circuit, err := breaker.NewSet(circuitOf(options.limits.call))
-	if err != nil {
-		return nil, fmt.Errorf("aztablestore: %w", err)
-	}
+	circuit := breaker.NewSet(circuitOf(options.limits.call))
 	store := &Store{options: options, client: client, service: service, clock: clock, circuit: circuit}
 	if _, err := store.createTables(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
