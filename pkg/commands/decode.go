@@ -81,7 +81,7 @@ func (d *decoder) command(headers Headers) *Command {
 		SchemaVersion: d.text("schema_version", MaxSchemaVersion, required),
 		InputRef:      d.ref("input_ref", required),
 		OutputRef:     d.ref("output_ref", required),
-		Mode:          d.mode(),
+		Mode:          statemachine.Mode(d.word("mode", string(statemachine.ModeDefault), string(statemachine.ModeBurst))),
 		DocID:         d.text("doc_id", MaxDocID, optional),
 		Tags:          d.tags(),
 		CallbackURLs:  d.callbackURLs(),
@@ -89,8 +89,9 @@ func (d *decoder) command(headers Headers) *Command {
 		CorrelationID: d.text("correlation_id", MaxCorrelationID, optional),
 		Traceparent:   d.traceparent(headers.Traceparent),
 		OrderKey:      d.text("order_key", MaxOrderKey, optional),
-		OrderMode:     d.orderMode(),
-		Priority:      d.priority(),
+		OrderMode: statemachine.OrderMode(d.word("order_mode",
+			string(statemachine.OrderFIFO), string(statemachine.OrderNewest), string(statemachine.OrderReject))),
+		Priority: d.word("priority", statemachine.ClassNormal.String(), statemachine.ClassBulk.String()),
 	}
 	c.NotBefore, c.NotAfter = d.dates(time.Now())
 	c.Payload, c.PayloadTree = d.payload()
@@ -199,45 +200,16 @@ func (d *decoder) tooLong(pointer string, size, limit int) {
 	d.fail(apierror.TooLarge, pointer, tooLong, size, limit)
 }
 
-// mode reads the mode.
-func (d *decoder) mode() statemachine.Mode {
-	value, ok := d.present("mode", optional)
+// word reads a text that must be one of a few words.
+func (d *decoder) word(name string, words ...string) string {
+	value, ok := d.present(name, optional)
 	if !ok {
 		return ""
 	}
 	text, _ := value.(string)
-	mode := statemachine.Mode(text)
-	if !mode.Valid() {
-		d.fail(apierror.InvalidEnvelope, "/mode", "must be %q or %q", statemachine.ModeDefault, statemachine.ModeBurst)
-		return ""
-	}
-	return mode
-}
-
-// orderMode reads the mode of the command's line.
-func (d *decoder) orderMode() statemachine.OrderMode {
-	value, ok := d.present("order_mode", optional)
-	if !ok {
-		return ""
-	}
-	text, _ := value.(string)
-	mode := statemachine.OrderMode(text)
-	if !mode.Valid() {
-		d.fail(apierror.InvalidEnvelope, "/order_mode", `must be "fifo", "newest" or "reject"`)
-		return ""
-	}
-	return mode
-}
-
-// priority reads the name of the class.
-func (d *decoder) priority() string {
-	value, ok := d.present("priority", optional)
-	if !ok {
-		return ""
-	}
-	text, _ := value.(string)
-	if _, known := statemachine.ParseClass(text); !known {
-		d.fail(apierror.InvalidEnvelope, "/priority", `must be "normal" or "bulk"`)
+	if !slices.Contains(words, text) {
+		last := len(words) - 1
+		d.fail(apierror.InvalidEnvelope, "/"+name, `must be "%s" or "%s"`, strings.Join(words[:last], `", "`), words[last])
 		return ""
 	}
 	return text

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
-	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/goccy/go-yaml/ast"
@@ -119,17 +117,12 @@ func (c *protocolChecker) names(at schemaPath, list []yamlScalar, count, size in
 	}
 	var names []string
 	for i, s := range list {
-		text, ok := c.text(at.item(i), s)
+		text, _ := c.text(at.item(i), s)
+		_, fault := textFault(text, size)
 		switch {
 		case s.compound:
-		case !ok || strings.TrimSpace(text) == "":
-			c.fail(at.item(i), "must not be empty or blank")
-		case len(text) > size:
-			c.fail(at.item(i), "is %d bytes long; at most %d are allowed", len(text), size)
-		case strings.ContainsFunc(text, unicode.IsControl):
-			c.fail(at.item(i), "must not contain control characters")
-		case strings.TrimSpace(text) != text:
-			c.fail(at.item(i), "must not begin or end with a blank")
+		case fault != "":
+			c.fail(at.item(i), "%s", fault)
 		case slices.Contains(names, text):
 			c.fail(at.item(i), "is %q, which the list holds already", text)
 		}

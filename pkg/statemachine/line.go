@@ -16,9 +16,6 @@ const (
 	OrderReject OrderMode = "reject" // it is refused while the line has a job
 )
 
-// Valid reports whether the mode is one of the modes.
-func (m OrderMode) Valid() bool { return m == OrderFIFO || m == OrderNewest || m == OrderReject }
-
 // Order is what a job was accepted with about its line: the jobs of one tenant and order key. They
 // begin one after the other. Without a key a job has no line.
 type Order struct {
