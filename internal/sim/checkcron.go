@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -121,12 +122,14 @@ func occurrenceOf(id, row string) string { return id + "/" + row }
 
 // takeOccurrence notes the job of an occurrence, and checks that it is the only one.
 func (c *checker) takeOccurrence(j *job, row tablestore.Properties) {
-	id, _, ok := strings.Cut(row.Get("occurrence").String(), ":")
-	if !ok {
+	var of struct {
+		ID string `json:"schedule_id"`
+	}
+	if json.Unmarshal([]byte(row.Get("occurrence").String()), &of) != nil {
 		return
 	}
-	name := occurrenceOf(id, row.Get("claim").String())
-	claim := c.rows[cronKey(id, strings.Split(row.Get("claim").String(), ":")...)]
+	name := occurrenceOf(of.ID, row.Get("claim").String())
+	claim := c.rows[cronKey(of.ID, strings.Split(row.Get("claim").String(), ":")...)]
 	switch known := c.occurrences[name]; {
 	case known != "" && known != j.id:
 		c.violate("schedules", "S1: %s has the jobs %s and %s", name, known, j.id)

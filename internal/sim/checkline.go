@@ -174,7 +174,7 @@ func (c *checker) checkInLine(was, j *job) {
 		return
 	}
 	if was.exists && was.row.Place != at {
-		c.violate("lines", "job %s went from place %s to %s", j.id, was.row.Place, at)
+		c.violate("lines", "job %s went from place %+v to %+v", j.id, was.row.Place, at)
 	}
 	c.checkPlace(j)
 	ln := c.lineOf(at.Line)

@@ -149,7 +149,7 @@ var damages = map[string]damage{
 		f.line()
 		key := f.key("first", "JOB")
 		place := f.ledger.Row(key).Properties.Get("place").String()
-		f.set(key, "place", text(strings.Replace(place, ":1:", ":3:", 1)))
+		f.set(key, "place", text(strings.Replace(place, `"seq":1`, `"seq":3`, 1)))
 	}},
 	"the job of a place never came": {rule: audit.Lines, late: true, says: "it has a place", wait: time.Hour, do: func(f *fixture) {
 		f.line()

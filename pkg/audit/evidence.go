@@ -234,15 +234,13 @@ func (e *Evidence) HintKey(i *ItemRow, o *Options) tablestore.Key {
 func (i *ItemRow) slotKeys(o *Options) []tablestore.Key {
 	keys := make([]tablestore.Key, len(i.Slots))
 	for k, slot := range i.Slots {
-		number, limit, _ := strings.Cut(slot, " ")
-		no, err1 := strconv.ParseInt(number, 10, 64)
-		scope, err2 := statemachine.ParseStartScope(limit)
-		if err1 != nil || err2 != nil {
+		scope, err := statemachine.ParseStartScope(slot.Limit)
+		if err != nil {
 			continue
 		}
 		keys[k] = tablestore.Key{
 			Table: o.Tables.Queue, Partition: tablestore.Join("limit", scope.Service, scope.StepType, scope.TenantID),
-			Row: tablestore.Join("run", tablestore.Pad(no, 7)),
+			Row: tablestore.Join("run", tablestore.Pad(slot.No, 7)),
 		}
 	}
 	return keys

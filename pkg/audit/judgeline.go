@@ -24,7 +24,7 @@ func (e *Evidence) placeKey(o *Options) tablestore.Key {
 func (j *judge) judgePlace() {
 	at := j.Job.Place
 	if (at.Line == "") != (j.Job.OrderKey == "") {
-		j.violate(Lines, "its order key has %d bytes, and its place is %q", len(j.Job.OrderKey), at)
+		j.violate(Lines, "its order key has %d bytes, and its place is in line %q", len(j.Job.OrderKey), at.Line)
 	}
 	if at.Line == "" || j.Job.Terminal() {
 		return

@@ -94,14 +94,14 @@ func (j *judge) judgeSlots() {
 	for n := range j.Items {
 		i := &j.Items[n]
 		if status := j.Item(i).Status; len(i.Slots) > 0 && !status.Held() {
-			j.violate(Queue, "work item %s is %s and names run slots %s", i.WorkID, status, strings.Join(i.Slots, ", "))
+			j.violate(Queue, "work item %s is %s and names run slots %v", i.WorkID, status, i.Slots)
 			continue
 		}
 		for k, key := range i.slotKeys(j.o) {
 			c := columns(j.outside[key])
 			if c.text("work_id") != i.WorkID || c.int("attempt_no") != i.Attempt {
-				j.violate(Queue, "work item %s names run slot %s, whose row is of %q, attempt %d",
-					i.WorkID, i.Slots[k], c.text("work_id"), c.int("attempt_no"))
+				j.violate(Queue, "work item %s names run slot %d %s, whose row is of %q, attempt %d",
+					i.WorkID, i.Slots[k].No, i.Slots[k].Limit, c.text("work_id"), c.int("attempt_no"))
 			}
 		}
 	}

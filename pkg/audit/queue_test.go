@@ -82,7 +82,7 @@ var queueDamages = map[string]damage{
 		f.set(f.key("done", "STEP:0000:step0"), "gave_result", tablestore.Bool(true))
 	}},
 	"an item remembers a request that is still to come": {rule: audit.Queue, says: "must not be beyond the item's rev", do: func(f *fixture) {
-		f.set(f.open("running"), "requests", text(`[{"a":"worker","i":"x","o":"start","r":99,"n":1,"e":1}]`))
+		f.set(f.open("running"), "requests", text(`[{"a":"worker","i":"x","o":"start","r":99,"n":1,"e":"2026-01-28T02:00:00Z"}]`))
 	}},
 	"the requests of an item are not readable": {rule: audit.Readable, do: func(f *fixture) {
 		f.set(f.open("running"), "requests", text(`[{`))
@@ -131,10 +131,10 @@ var queueDamages = map[string]damage{
 		f.drop(tablestore.Key{Table: tables.Queue, Partition: "catalog", Row: "ocr:OCR"})
 	}},
 	"a held item names a run slot that is free": {rule: audit.Queue, says: "names run slot 3 service:ocr", do: func(f *fixture) {
-		f.set(f.open("running"), "slots", text("3 service:ocr"))
+		f.set(f.open("running"), "slots", text(`[{"limit":"service:ocr","no":3}]`))
 	}},
 	"a queued item names a run slot": {rule: audit.Queue, says: "is queued and names run slots", do: func(f *fixture) {
-		f.set(f.open("queued"), "slots", text("3 service:ocr"))
+		f.set(f.open("queued"), "slots", text(`[{"limit":"service:ocr","no":3}]`))
 	}},
 	"a run slot is taken and no item names it": {rule: audit.Queue, says: "no held item names it", late: true, wait: time.Hour, do: func(f *fixture) {
 		f.ledger.Put(tablestore.Key{Table: tables.Queue, Partition: "admission", Row: "limit:ocr::"},

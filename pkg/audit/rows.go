@@ -70,8 +70,8 @@ func ReadJob(p tablestore.Properties) JobRow {
 		Tombstone: c.get("tombstone").Bool(),
 	}
 	j.OrderKey, j.OrderMode, j.Blocks = c.text("order_key"), c.text("order_mode"), c.get("order_blocks").Bool()
-	j.Place, _ = statemachine.ParsePlace(c.text("place")) // The rules of lines report a place that cannot be read.
-	j.Occurrence, _ = statemachine.ParseOccurrence(c.text("occurrence"))
+	_ = json.Unmarshal([]byte(c.text("place")), &j.Place) // The rules of lines report a place that cannot be read.
+	_ = json.Unmarshal([]byte(c.text("occurrence")), &j.Occurrence)
 	if tags := c.text("tags"); tags != "" {
 		j.Tags = strings.Split(tags, "\n")
 	}
@@ -197,8 +197,8 @@ type ItemRow struct {
 	Rev, ReadyRev                int64
 	ReadySince, Created, Updated time.Time
 	ReadyClass                   string
-	Slots                        []string // Each "number limit": the run slots that it names.
-	Open, Removed                bool     // Only the key says whether the item is open.
+	Slots                        []statemachine.RunSlot // The run slots that it names.
+	Open, Removed                bool                   // Only the key says whether the item is open.
 	Requests                     []statemachine.Remembered
 }
 
@@ -213,7 +213,9 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		Open: strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
 	}
 	if slots := c.text("slots"); slots != "" {
-		i.Slots = strings.Split(slots, "\n")
+		if err := json.Unmarshal([]byte(slots), &i.Slots); err != nil {
+			return i, fmt.Errorf("its run slots are not readable: %w", err)
+		}
 	}
 	parts := strings.Split(key, ":")
 	var err error
@@ -226,7 +228,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		Operation statemachine.ItemOperation `json:"o"`
 		Rev       int64                      `json:"r"`
 		Attempt   int                        `json:"n"`
-		Expires   int64                      `json:"e"`
+		Expires   time.Time                  `json:"e"`
 	}
 	if stored := c.text("requests"); stored != "" {
 		if err := json.Unmarshal([]byte(stored), &requests); err != nil {
@@ -235,8 +237,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 	}
 	for _, r := range requests {
 		i.Requests = append(i.Requests, statemachine.Remembered{
-			Actor: r.Actor, RequestID: r.ID, Operation: r.Operation, Rev: r.Rev, Attempt: r.Attempt,
-			ExpiresAt: time.UnixMilli(r.Expires).UTC(),
+			Actor: r.Actor, RequestID: r.ID, Operation: r.Operation, Rev: r.Rev, Attempt: r.Attempt, ExpiresAt: r.Expires,
 		})
 	}
 	return i, nil
@@ -272,7 +273,6 @@ func ReadMoves(p tablestore.Properties) ([]statemachine.ItemEvent, error) {
 		Type    statemachine.ItemEventType `json:"t"`
 		From    statemachine.ItemStatus    `json:"f"`
 		To      statemachine.ItemStatus    `json:"to"`
-		At      int64                      `json:"at"`
 		Actor   string                     `json:"a"`
 		Request string                     `json:"r"`
 		Attempt int                        `json:"n"`
@@ -283,7 +283,7 @@ func ReadMoves(p tablestore.Properties) ([]statemachine.ItemEvent, error) {
 	events := make([]statemachine.ItemEvent, len(stored))
 	for i, m := range stored {
 		events[i] = statemachine.ItemEvent{
-			WorkID: m.WorkID, Rev: m.Rev, Type: m.Type, From: m.From, To: m.To, At: time.UnixMilli(m.At).UTC(),
+			WorkID: m.WorkID, Rev: m.Rev, Type: m.Type, From: m.From, To: m.To, At: columns(p).time("at"),
 			Actor: m.Actor, RequestID: m.Request, Attempt: m.Attempt,
 		}
 	}

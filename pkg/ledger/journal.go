@@ -61,13 +61,14 @@ type journalRow struct {
 	Operation string `column:"operation"`
 	HistoryEntry
 	Entries []statemachine.Transition `column:"entries"`
-	Moves   []storedMove              `column:"moves"`
+	Moves   []statemachine.ItemEvent  `column:"moves"`
 }
 
 // beatRow is the content of the row of a heartbeat.
 type beatRow struct {
-	Moves  []storedMove `column:"moves"`
-	Caller string       `column:"caller"` // of an EVENT row
+	Moves  []statemachine.ItemEvent `column:"moves"`
+	At     time.Time                `column:"at"`
+	Caller string                   `column:"caller"` // of an EVENT row
 }
 
 const columnOperation = "operation"
@@ -124,32 +125,6 @@ func (l *Ledger) historyAfter(ctx context.Context, jobID string, after int64) ([
 	}
 }
 
-// storedMove is the stored form of a work item's move, in a journal row or in the
-// row of a heartbeat.
-type storedMove struct {
-	WorkID    string `json:"w"`
-	Rev       int64  `json:"v"`
-	Type      string `json:"t"`
-	From      string `json:"f,omitempty"`
-	To        string `json:"to,omitempty"`
-	AtMS      int64  `json:"at"`
-	Actor     string `json:"a"`
-	RequestID string `json:"r,omitempty"`
-	Reason    string `json:"y,omitempty"`
-	Attempt   int    `json:"n"`
-}
-
-func storedMoves(events []statemachine.ItemEvent) []storedMove {
-	var moves []storedMove
-	for _, e := range events {
-		moves = append(moves, storedMove{
-			WorkID: e.WorkID, Rev: e.Rev, Type: string(e.Type), From: string(e.From), To: string(e.To),
-			AtMS: e.At.UnixMilli(), Actor: e.Actor, RequestID: e.RequestID, Reason: e.Reason, Attempt: e.Attempt,
-		})
-	}
-	return moves
-}
-
 // ItemHistory returns an item's moves in the order of their revs: those in the job's
 // journal, and its heartbeats. It is empty for an unknown item; for text that is no
 // work id it returns [statemachine.ErrNoItem].
@@ -166,14 +141,10 @@ func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]statemachine
 		}
 		for _, row := range rows {
 			for _, m := range row.Moves {
-				if m.WorkID != workID {
-					continue
+				if m.WorkID == workID {
+					m.At, m.Caller = row.At, row.Caller
+					events = append(events, m)
 				}
-				events = append(events, statemachine.ItemEvent{
-					WorkID: m.WorkID, Rev: m.Rev, Type: statemachine.ItemEventType(m.Type), From: statemachine.ItemStatus(m.From),
-					To: statemachine.ItemStatus(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
-					Reason: m.Reason, Attempt: m.Attempt, Caller: row.Caller,
-				})
 			}
 		}
 	}

@@ -225,7 +225,7 @@ func (p *planner) beats(out *plan) error {
 		if err != nil {
 			return err
 		}
-		row := beatRow{Moves: storedMoves([]statemachine.ItemEvent{e})}
+		row := beatRow{Moves: []statemachine.ItemEvent{e}, At: e.At}
 		out.change.Commit = append(out.change.Commit, tablestore.Op{
 			Verb: tablestore.Insert, Properties: beatCodec.Encode(&row, nil),
 			Key: p.l.attemptKey(rowBeat, id.JobID, id.StepIndex, id.FirstAttempt, tablestore.Pad(e.Rev, 8)),
@@ -403,7 +403,7 @@ func (p *planner) journalRow() *journalRow {
 	return &journalRow{Operation: p.fresh.operation, HistoryEntry: HistoryEntry{
 		Rev: p.d.After.Job.Rev, At: p.now, Event: p.eventName, Actor: p.options.actor, Caller: p.caller,
 		RequestID: p.options.requestID, Report: p.d.Report,
-	}, Entries: p.d.History, Moves: storedMoves(p.moves.Events)}
+	}, Entries: p.d.History, Moves: p.moves.Events}
 }
 
 // post plans the post-commit work: first the clean-up, then the deletion of obsolete

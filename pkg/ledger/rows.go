@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,13 +43,11 @@ type jobRow struct {
 // The columns of these rows are the fields with a column tag. An outbox row's directive has
 // a separate row, which loading a job does not read.
 var (
-	jobCodec = tablestore.NewCodec[jobRow](tablestore.FormatAs("place", statemachine.Place.String, statemachine.ParsePlace),
-		tablestore.FormatAs("occurrence", statemachine.Occurrence.String, statemachine.ParseOccurrence))
+	jobCodec    = tablestore.NewCodec[jobRow]()
 	stepCodec   = tablestore.NewCodec[statemachine.Step](tablestore.FormatAs("attempts", formatAttempts, parseAttempts))
 	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
-	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord](tablestore.FormatAs("requests", formatRequests, parseRequests),
-		tablestore.FormatAs("slots", formatRunSlots, parseRunSlots))
-	emptyCodec = tablestore.NewCodec[struct{}]()
+	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord]()
+	emptyCodec  = tablestore.NewCodec[struct{}]()
 )
 
 func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {
@@ -107,44 +104,4 @@ func parseAttempts(s string) ([]statemachine.Attempt, error) {
 		})
 	}
 	return attempts, nil
-}
-
-// storedRequest is the stored form of a remembered request.
-type storedRequest struct {
-	Actor     string `json:"a"`
-	ID        string `json:"i"`
-	Operation string `json:"o"`
-	Rev       int64  `json:"r"`
-	Attempt   int    `json:"n"`
-	ExpiresMS int64  `json:"e"`
-}
-
-func formatRequests(requests []statemachine.Remembered) string {
-	if len(requests) == 0 {
-		return ""
-	}
-	out := make([]storedRequest, len(requests))
-	for i, r := range requests {
-		out[i] = storedRequest{r.Actor, r.RequestID, string(r.Operation), r.Rev, r.Attempt, r.ExpiresAt.UnixMilli()}
-	}
-	data, err := json.Marshal(out)
-	if err != nil {
-		return "" // Unreachable: all fields are strings and numbers.
-	}
-	return string(data)
-}
-
-func parseRequests(s string) ([]statemachine.Remembered, error) {
-	var stored []storedRequest
-	if err := json.Unmarshal([]byte(s), &stored); err != nil {
-		return nil, fmt.Errorf("remembered requests: %w", err)
-	}
-	out := make([]statemachine.Remembered, len(stored))
-	for i, r := range stored {
-		out[i] = statemachine.Remembered{
-			Actor: r.Actor, RequestID: r.ID, Operation: statemachine.ItemOperation(r.Operation), Rev: r.Rev, Attempt: r.Attempt,
-			ExpiresAt: time.UnixMilli(r.ExpiresMS).UTC(),
-		}
-	}
-	return out, nil
 }

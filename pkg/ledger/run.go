@@ -290,24 +290,3 @@ func (l *Ledger) freeRuns(ctx context.Context, out *plan) {
 	}
 	l.cfg.Freed(out.freed)
 }
-
-func formatRunSlots(slots []statemachine.RunSlot) string {
-	lines := make([]string, len(slots))
-	for i, slot := range slots {
-		lines[i] = strconv.Itoa(slot.No) + " " + slot.Limit
-	}
-	return strings.Join(lines, "\n")
-}
-
-func parseRunSlots(s string) ([]statemachine.RunSlot, error) {
-	var slots []statemachine.RunSlot
-	for line := range strings.SplitSeq(s, "\n") {
-		no, limit, _ := strings.Cut(line, " ")
-		n, err := strconv.Atoi(no)
-		if err != nil || limit == "" {
-			return nil, fmt.Errorf("bad run slot %q", line)
-		}
-		slots = append(slots, statemachine.RunSlot{Limit: limit, No: n})
-	}
-	return slots, nil
-}

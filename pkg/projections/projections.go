@@ -190,9 +190,7 @@ func (p *Projector) read(ctx context.Context, key tablestore.Key) (tablestore.Ro
 }
 
 var (
-	jobCodec = tablestore.NewCodec[statemachine.Job](tablestore.FormatAs("place", statemachine.Place.String, statemachine.ParsePlace),
-		tablestore.FormatAs("occurrence", statemachine.Occurrence.String, statemachine.ParseOccurrence)).
-		Without("stage_at") // Phase 1 has no such column.
+	jobCodec    = tablestore.NewCodec[statemachine.Job]().Without("stage_at") // Phase 1 has no such column.
 	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
 	eventCodec  = tablestore.NewCodec[projectedEvent]()
 )

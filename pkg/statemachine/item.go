@@ -149,15 +149,15 @@ func (r ItemRequest) validate(operation ItemOperation) error {
 type Remembered struct {
 	// Actor and RequestID identify the request: two workers that use the same id do
 	// not take each other's answers.
-	Actor     string
-	RequestID string
-	Operation ItemOperation
+	Actor     string        `json:"a"`
+	RequestID string        `json:"i"`
+	Operation ItemOperation `json:"o"`
 	// Rev and Attempt are the item's after the move.
-	Rev     int64
-	Attempt int
+	Rev     int64 `json:"r"`
+	Attempt int   `json:"n"`
 	// ExpiresAt is until when it is remembered at least.
 	// invariant: ExpiresAt ≥ move + MinMemory, and ≥ the leases before and after it
-	ExpiresAt time.Time
+	ExpiresAt time.Time `json:"e"`
 }
 
 // same reports whether both are one actor's use of one id.

@@ -24,22 +24,22 @@ type ItemChange struct {
 //
 // Source: Job lifecycle plan 02, Event semantics.
 type ItemEvent struct {
-	WorkID string
+	WorkID string `json:"w"`
 	// Rev is the item's revision that the move made, unique among the item's events.
-	Rev   int64
-	Type  ItemEventType
-	From  ItemStatus
-	To    ItemStatus
-	At    time.Time
-	Actor string
+	Rev   int64         `json:"v"`
+	Type  ItemEventType `json:"t"`
+	From  ItemStatus    `json:"f,omitempty"`
+	To    ItemStatus    `json:"to,omitempty"`
+	At    time.Time     `json:"-"` // of the change that made the move
+	Actor string        `json:"a"`
 	// RequestID is the request that asked for the move; empty for an enqueue. Reason is why
 	// it did, if it says so.
-	RequestID string
-	Reason    string
+	RequestID string `json:"r,omitempty"`
+	Reason    string `json:"y,omitempty"`
 	// Attempt is the item's after the move.
-	Attempt int
+	Attempt int `json:"n"`
 	// Caller names who sent the request that led to the move, if the queue knows it.
-	Caller string
+	Caller string `json:"-"`
 }
 
 // CheckItem evaluates a request without making its move: whether it repeats one that

@@ -1,11 +1,5 @@
 package statemachine
 
-import (
-	"fmt"
-	"strconv"
-	"strings"
-)
-
 // OrderMode says what an accepted command does to the jobs of its line that wait before it.
 type OrderMode string
 
@@ -35,36 +29,12 @@ const OrderOfSchedule = "schedule"
 
 // Place is a job's place in its line. It never changes.
 type Place struct {
-	Line string // the line's id, empty if the job has no line
+	Line string `json:"line"` // the line's id, empty if the job has no line
 	// Epoch distinguishes the lines that one key had: a line is removed with its last place.
-	Epoch string
-	Seq   int64
+	Epoch string `json:"epoch"`
+	Seq   int64  `json:"seq"`
 	// Took is the failed job whose place this job, its rerun, took.
-	Took string
-}
-
-// String returns the place as it is stored, empty for the zero value.
-func (p Place) String() string {
-	if p == (Place{}) {
-		return ""
-	}
-	return fmt.Sprintf("%s:%s:%d:%s", p.Line, p.Epoch, p.Seq, p.Took)
-}
-
-// ParsePlace returns the place of its [Place.String].
-func ParsePlace(text string) (Place, error) {
-	parts := strings.Split(text, ":")
-	if text == "" {
-		return Place{}, nil
-	}
-	if len(parts) != 4 {
-		return Place{}, fmt.Errorf("bad place in a line %q", text)
-	}
-	seq, err := strconv.ParseInt(parts[2], 10, 64)
-	if err != nil {
-		return Place{}, fmt.Errorf("bad place in a line %q", text)
-	}
-	return Place{Line: parts[0], Epoch: parts[1], Seq: seq, Took: parts[3]}, nil
+	Took string `json:"took,omitempty"`
 }
 
 // Standing says what the place that a job names means to the places behind it.
