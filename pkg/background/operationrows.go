@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,26 +38,7 @@ func (s *Operations) Shards() int { return 1 }
 // An entry's job id is that of its operation, and its nonce the set of items.
 func (s *Operations) Due(ctx context.Context, kind ledger.Kind, _ int, now time.Time, limit int, from string,
 ) ([]ledger.Entry, string, error) {
-	first := s.key(rowDue, "")
-	page, err := s.cfg.Store.Scan(ctx, tablestore.Query{
-		Table: first.Table, Partition: first.Partition, From: first.Row,
-		To: first.Row + tablestore.Pad(now.UnixMilli()+1, 13), Limit: limit, Continue: from,
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("read the schedule of operations: %w", err)
-	}
-	entries, bad := ledger.DecodeEntries(page.Rows, func(row *tablestore.Row) (ledger.Entry, error) {
-		parts, err := tablestore.Split(row.Key.Row)
-		var ms int64
-		if err == nil && len(parts) == 4 {
-			ms, err = strconv.ParseInt(parts[1], 10, 64)
-		}
-		if err != nil || len(parts) != 4 {
-			return ledger.Entry{}, fmt.Errorf("bad key %q in the schedule of operations", row.Key.Row)
-		}
-		return ledger.Entry{Kind: kind, Due: time.UnixMilli(ms), JobID: parts[2], Nonce: parts[3]}, nil
-	})
-	return entries, page.Next, bad
+	return ledger.DueEntries(ctx, s.cfg.Store, s.key(rowDue, ""), kind, 0, now, limit, from)
 }
 
 // itemQuery selects the items of an operation, starting at index from. Each create writes

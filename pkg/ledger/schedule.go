@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -124,44 +125,46 @@ func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage 
 // oldest first, and the start of the next page. See [Schedule] for the error.
 func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string,
 ) ([]Entry, string, error) {
-	first := l.shardKey(shard, tablestore.Join(string(kind), ""))
-	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: first.Table, Partition: first.Partition, From: first.Row,
-		To: first.Row + tablestore.Pad(now.UnixMilli()+1, 13), Limit: limit, Continue: from,
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("read the schedule of %s %d: %w", kind, shard, err)
-	}
-	entries, bad := DecodeEntries(page.Rows, func(row *tablestore.Row) (Entry, error) { return decodeEntry(kind, shard, row) })
-	return entries, page.Next, bad
+	return DueEntries(ctx, l.store, l.shardKey(shard, tablestore.Join(string(kind), "")), kind, shard, now, limit, from)
 }
 
-// DecodeEntries decodes a page of a [Schedule]. Rows that cannot be decoded are skipped, and
-// bad joins their errors. The entries are never nil.
-func DecodeEntries(rows []tablestore.Row, decode func(*tablestore.Row) (Entry, error)) (entries []Entry, bad error) {
-	entries = make([]Entry, 0, len(rows))
-	for i := range rows {
-		entry, err := decode(&rows[i])
-		if err != nil {
+// DueEntries returns a page for the Due of a [Schedule]. The rows of its entries begin with the prefix,
+// and go on with when the entry is due, the job's id and the nonce. Rows that cannot be decoded are
+// skipped, and the error joins theirs. The entries are not nil if the page was read.
+func DueEntries(
+	ctx context.Context, store tablestore.Store, prefix tablestore.Key, kind Kind, shard int, now time.Time, limit int, from string,
+) ([]Entry, string, error) {
+	page, err := store.Scan(ctx, tablestore.Query{
+		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row,
+		To: prefix.Row + tablestore.Pad(now.UnixMilli()+1, 13), Limit: limit, Continue: from,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the schedule in partition %s: %w", prefix.Partition, err)
+	}
+	entries := make([]Entry, 0, len(page.Rows))
+	var bad error
+	for i := range page.Rows {
+		entry := Entry{Kind: kind, Shard: shard}
+		if err := entry.decode(&page.Rows[i], prefix.Row); err != nil {
 			bad = errors.Join(bad, err)
 			continue
 		}
 		entries = append(entries, entry)
 	}
-	return entries, bad
+	return entries, page.Next, bad
 }
 
-func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
-	parts, err := tablestore.Split(row.Key.Row)
-	if err != nil || len(parts) != 4 {
-		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
+func (e *Entry) decode(row *tablestore.Row, prefix string) error {
+	parts, err := tablestore.Split(strings.TrimPrefix(row.Key.Row, prefix))
+	if err != nil || len(parts) != 3 {
+		return fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
-	ms, err := strconv.ParseInt(parts[1], 10, 64)
+	ms, err := strconv.ParseInt(parts[0], 10, 64)
 	if err != nil {
-		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
+		return fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
-	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[2], Nonce: parts[3]}
-	return entry, entryCodec.Decode(row, &entry)
+	e.Due, e.JobID, e.Nonce = time.UnixMilli(ms).UTC(), parts[1], parts[2]
+	return entryCodec.Decode(row, e)
 }
 
 // orphanGrace is how long after its time an entry stays though its change has not

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -151,30 +150,8 @@ func (s *Service) Shards() int { return 1 }
 
 // Due implements [ledger.Schedule]. The JobID of an entry is the id of a schedule.
 func (s *Service) Due(ctx context.Context, _ ledger.Kind, _ int, _ time.Time, limit int, from string) ([]ledger.Entry, string, error) {
-	page, err := s.cfg.Store.Scan(ctx, tablestore.Query{
-		Table: s.entries, Partition: partitionEntries, To: tablestore.Pad(s.cfg.Now().UnixMilli()+1, 13), Limit: limit, Continue: from,
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("read the entries of schedules: %w", err)
-	}
-	entries, bad := ledger.DecodeEntries(page.Rows, decodeEntry)
-	return entries, page.Next, bad
-}
-
-func decodeEntry(row *tablestore.Row) (entry ledger.Entry, err error) {
-	parts, err := tablestore.Split(row.Key.Row)
-	var ms int64
-	if err == nil && len(parts) == 3 {
-		ms, err = strconv.ParseInt(parts[0], 10, 64)
-	}
-	if err != nil || len(parts) != 3 {
-		return entry, fmt.Errorf("bad key %q of the entry of a schedule", row.Key.Row)
-	}
-	var content entryRow
-	if err := entryCodec.Decode(row, &content); err != nil {
-		return entry, err
-	}
-	return ledger.Entry{Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2], Rev: content.Seq}, nil
+	entries := tablestore.Key{Table: s.entries, Partition: partitionEntries}
+	return ledger.DueEntries(ctx, s.cfg.Store, entries, "", 0, s.cfg.Now(), limit, from)
 }
 
 // load reads a schedule with its definition. It returns [ErrNotFound].
