@@ -59,17 +59,17 @@ func (p *program) validateProtocols(paths []string, output cli.Output) error {
 
 // protocolReport is the result of a check.
 type protocolReport struct {
-	Valid     bool                           `json:"valid"`
-	Protocols []commands.ProtocolDescription `json:"protocols"`
-	Problems  []strictyaml.Error             `json:"problems"`
+	Valid     bool                 `json:"valid"`
+	Protocols []*commands.Protocol `json:"protocols"`
+	Problems  []strictyaml.Error   `json:"problems"`
 }
 
 // validate loads the protocols of the folders and files.
 func validate(paths []string) protocolReport {
-	report := protocolReport{Protocols: []commands.ProtocolDescription{}, Problems: []strictyaml.Error{}}
+	report := protocolReport{Protocols: []*commands.Protocol{}, Problems: []strictyaml.Error{}}
 	registry, err := commands.LoadProtocolPaths(paths...)
 	if err == nil {
-		report.Valid, report.Protocols = true, registry.List()
+		report.Valid, report.Protocols = true, registry.Protocols()
 		return report
 	}
 	problems := []error{err}
@@ -92,16 +92,16 @@ func (r *protocolReport) write(w io.Writer) {
 		fmt.Fprintln(w, &r.Problems[i])
 	}
 	for i := range r.Protocols {
-		d := &r.Protocols[i]
+		d := r.Protocols[i]
 		version := "no version"
 		if d.Version != "" {
 			version = "version " + d.Version
 		}
 		steps := make([]string, len(d.Steps))
 		for j, step := range d.Steps {
-			steps[j] = step.StepID
+			steps[j] = step.ID
 		}
-		fmt.Fprintf(w, "%s: %s, takes %s, steps %s\n", d.ProtocolID, version,
+		fmt.Fprintf(w, "%s: %s, takes %s, steps %s\n", d.ID, version,
 			strings.Join(d.RequestTypes, ", "), strings.Join(steps, " > "))
 	}
 }

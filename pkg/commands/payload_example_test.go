@@ -59,7 +59,7 @@ func TestExamplePayload(t *testing.T) {
 			for i, more := range test.steps {
 				fmt.Fprintf(&steps, "  - {step_id: s%d, step_type: S, service: s, input: job, %s}\n", i, more)
 			}
-			got := protocolOf(t, steps.String()).List()[0].PayloadExample
+			got := protocolOf(t, steps.String()).Protocols()[0].PayloadExample
 			if string(got) != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}

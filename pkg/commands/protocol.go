@@ -20,44 +20,45 @@ const MaxSteps = 32
 // Protocol defines the steps of commands with its request types.
 type Protocol struct {
 	// ID is the protocol_id, unique in its registry.
-	ID string
+	ID string `json:"protocol_id"`
 	// Version is the version as written in the file, or empty.
-	Version string
+	Version string `json:"version,omitempty"`
 	// RequestTypes are the request types that the protocol claims, at least one.
-	RequestTypes []string
+	RequestTypes []string `json:"request_types"`
 	// SchemaVersions are the accepted schema versions; empty accepts any.
-	SchemaVersions []string
+	SchemaVersions []string `json:"schema_versions,omitempty"`
 	// Order says which commands run one after the other.
-	Order ProtocolOrder
+	Order ProtocolOrder `json:"-"`
 	// Class is that of commands that name none.
-	Class statemachine.Class
+	Class statemachine.Class `json:"-"`
 	// Steps are the steps in their order, 1 to [MaxSteps].
-	Steps []ProtocolStep
-	// File is the path of the file.
-	File string
-	// Digest is the SHA-256 of the file, in hexadecimal.
-	Digest string
-	// example is a payload that the protocol accepts, or nil.
-	example json.RawMessage
+	Steps []ProtocolStep `json:"steps"`
+	// File is the name of the file, without its folder.
+	File string `json:"file"`
+	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two contents under one version.
+	Digest string `json:"digest"`
+	// PayloadExample is a payload that the protocol accepts; nil if an empty one is valid, or if the
+	// schemas gave none.
+	PayloadExample json.RawMessage `json:"payload_example,omitempty"`
 }
 
 // ProtocolStep is one step of a protocol.
 type ProtocolStep struct {
-	ID      string
-	Type    string
-	Service string
+	ID      string `json:"step_id"`
+	Type    string `json:"step_type"`
+	Service string `json:"service"`
 	// Input says where the step's input_ref comes from.
-	Input statemachine.InputSource
+	Input statemachine.InputSource `json:"-"`
 	// PayloadPointer is the JSON pointer (RFC 6901) of the step's payload in the
 	// command's payload; "" is all of it.
-	PayloadPointer string
+	PayloadPointer string `json:"-"`
 	// Mode is the mode of the step, or empty if the protocol sets none.
-	Mode statemachine.Mode
+	Mode statemachine.Mode `json:"-"`
 	// Overrides are the timeouts and budgets that the file sets for the step or
 	// for the whole protocol. A field that is 0, or a list that is nil, is not
 	// set; a list that is empty allows no retry of its cause. A Timeout below 0 is
 	// off.
-	Overrides statemachine.Policy
+	Overrides statemachine.Policy `json:"-"`
 	// schema is the compiled payload_schema, or nil if there is none.
 	schema *jsonschema.Schema
 }

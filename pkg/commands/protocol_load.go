@@ -168,7 +168,7 @@ func (s *protocolsSnapshot) registry() (*Protocols, error) {
 		return nil, errors.Join(faults...)
 	}
 	for _, p := range registry.protocols {
-		p.example = p.examplePayload()
+		p.File, p.PayloadExample = filepath.Base(p.File), p.examplePayload()
 		for i := range p.Steps {
 			registry.Services[p.Steps[i].Service] = append(registry.Services[p.Steps[i].Service], p.Steps[i].Type)
 		}

@@ -119,7 +119,7 @@ func TestSubmit_AnotherOrderIsTheSameCommand(t *testing.T) {
 func TestPayloadExample_HoldsARequiredOrderKey(t *testing.T) {
 	t.Parallel()
 	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol("order: {key: /customer/id, required: true}", "")))
-	if got := string(registry.List()[0].PayloadExample); got != `{"customer":{"id":"key"}}` {
+	if got := string(registry.Protocols()[0].PayloadExample); got != `{"customer":{"id":"key"}}` {
 		t.Errorf("the example is %s", got)
 	}
 }

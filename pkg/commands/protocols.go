@@ -1,10 +1,8 @@
 package commands
 
 import (
-	"encoding/json"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -58,47 +56,6 @@ func (r *Protocols) since(before *Protocols) (changed, removed []string) {
 		delete(old, p.ID)
 	}
 	return changed, slices.Sorted(maps.Keys(old))
-}
-
-// ProtocolDescription is the public description of a protocol.
-type ProtocolDescription struct {
-	ProtocolID     string            `json:"protocol_id"`
-	Version        string            `json:"version,omitempty"`
-	RequestTypes   []string          `json:"request_types"`
-	SchemaVersions []string          `json:"schema_versions,omitempty"`
-	Steps          []StepDescription `json:"steps"`
-	// File is the name of the file, without its folder.
-	File string `json:"file"`
-	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two
-	// contents under one version.
-	Digest string `json:"digest"`
-	// PayloadExample is a payload that the protocol accepts; absent if an empty one is valid, or
-	// if the schemas gave none.
-	PayloadExample json.RawMessage `json:"payload_example,omitempty"`
-}
-
-// StepDescription is the public description of a step.
-type StepDescription struct {
-	StepID   string `json:"step_id"`
-	StepType string `json:"step_type"`
-	Service  string `json:"service"`
-}
-
-// List describes all protocols, ordered by id. The caller owns the result.
-func (r *Protocols) List() []ProtocolDescription {
-	list := make([]ProtocolDescription, 0, len(r.protocols))
-	for _, p := range r.Protocols() {
-		steps := make([]StepDescription, len(p.Steps))
-		for i := range p.Steps {
-			steps[i] = StepDescription{StepID: p.Steps[i].ID, StepType: p.Steps[i].Type, Service: p.Steps[i].Service}
-		}
-		list = append(list, ProtocolDescription{
-			ProtocolID: p.ID, Version: p.Version, RequestTypes: slices.Clone(p.RequestTypes),
-			SchemaVersions: slices.Clone(p.SchemaVersions), Steps: steps,
-			File: filepath.Base(p.File), Digest: p.Digest, PayloadExample: slices.Clone(p.example),
-		})
-	}
-	return list
 }
 
 // ProtocolHolder holds the registry that is in use. It is safe for concurrent use. Load the

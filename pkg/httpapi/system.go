@@ -99,8 +99,8 @@ func (e *endpoints) GetIdentity(w http.ResponseWriter, r *http.Request) {
 // ListProtocols is GET /v1/protocols.
 func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
 	found := struct {
-		Protocols []commands.ProtocolDescription `json:"protocols"`
-		LoadedAt  api.Time                       `json:"loaded_at"`
-	}{e.Protocols.Load().List(), api.NewTime(e.Protocols.Load().LoadedAt)}
+		Protocols []*commands.Protocol `json:"protocols"`
+		LoadedAt  api.Time             `json:"loaded_at"`
+	}{e.Protocols.Load().Protocols(), api.NewTime(e.Protocols.Load().LoadedAt)}
 	e.respond.answer(w, r, http.StatusOK, found, nil)
 }
