@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -139,6 +140,20 @@ func MayPass(err error) bool {
 	}
 	status := From(err).Code.Status()
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+}
+
+// Below returns an error about a part of a request, with the pointers of an [Error] below that of the part.
+func Below(pointer string, err error) error {
+	told, ok := errors.AsType[*Error](err)
+	if !ok {
+		return err
+	}
+	moved := *told
+	moved.Errors = slices.Clone(told.Errors)
+	for i := range moved.Errors {
+		moved.Errors[i].Pointer = pointer + moved.Errors[i].Pointer
+	}
+	return &moved
 }
 
 // NotJSON returns the [Error] of a body for which package encoding/json

@@ -178,24 +178,10 @@ func parsed(pointer string, texts map[string]json.RawMessage) (map[string]any, e
 	for id, text := range texts {
 		var err error
 		if trees[id], err = ParseJSON(text); err != nil {
-			return nil, at(pointer+id, err)
+			return nil, apierror.Below(pointer+id, err)
 		}
 	}
 	return trees, nil
-}
-
-// at returns a problem of a part of a request with its pointers below that of the part.
-func at(pointer string, err error) error {
-	told, ok := errors.AsType[*apierror.Error](err)
-	if !ok {
-		return err
-	}
-	moved := *told
-	moved.Errors = slices.Clone(told.Errors)
-	for i := range moved.Errors {
-		moved.Errors[i].Pointer = pointer + moved.Errors[i].Pointer
-	}
-	return &moved
 }
 
 // correct applies the corrections to the command of a rerun. It makes a command of what the old job

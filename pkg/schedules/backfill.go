@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/schedules/calendar"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -89,10 +90,7 @@ func (s *Service) Backfill(ctx context.Context, request BackfillRequest) (b *Bac
 	}
 	err = tablestore.Retry(ctx, s.cfg.Random, func() error {
 		b, known, err = s.startBackfill(ctx, sc.id, &request)
-		if errors.Is(err, tablestore.ErrUnknown) {
-			err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
-		}
-		return err
+		return again(err)
 	})
 	if err != nil {
 		return nil, false, err
@@ -212,11 +210,7 @@ func (s *Service) CancelBackfill(ctx context.Context, tenantID, name, id string)
 		}
 		old := b.Due
 		b.Cancelled, b.Due = true, s.cfg.Now()
-		err = s.moveBackfill(ctx, sc.id, b, tag, old)
-		if errors.Is(err, tablestore.ErrUnknown) {
-			err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
-		}
-		return err
+		return again(s.moveBackfill(ctx, sc.id, b, tag, old))
 	})
 	if err != nil {
 		return nil, err
@@ -365,9 +359,9 @@ func (s *Service) fill(ctx context.Context, sc *stored, b *Backfill, tag tablest
 		}
 		fire, err := s.refire(ctx, sc, b, touch, at, now)
 		switch {
-		case errors.Is(err, ledger.ErrClaimConflict): // Before passing: to a client, it would be an error of the server.
+		case errors.Is(err, ledger.ErrClaimConflict): // Before MayPass: to a client, it would be an error of the server.
 			return "", err
-		case err != nil && (passing(err) || fire.waits(err)):
+		case err != nil && (apierror.MayPass(err) || fire.waits(err)):
 			b.Due, b.Detail = now.Add(max(b.Due.Sub(now), backfillAgain)), reason(err)
 			return touch.ETag, nil
 		case err != nil:

@@ -98,19 +98,10 @@ func (s *Service) checkCommand(def *Definition, at time.Time) error {
 	if err == nil {
 		err = submission.Refused()
 	}
-	if problem, ok := errors.AsType[*apierror.Error](err); ok && len(problem.Errors) > 0 {
-		inCommand := *problem
-		inCommand.Errors = make([]apierror.Violation, len(problem.Errors))
-		for i, violation := range problem.Errors {
-			violation.Pointer = "/command" + violation.Pointer
-			inCommand.Errors[i] = violation
-		}
-		return &inCommand
+	if err != nil {
+		return apierror.Below("/command", err)
 	}
-	if err == nil {
-		err = def.checkOverlap(submission)
-	}
-	return err
+	return def.checkOverlap(submission)
 }
 
 // checkOverlap refuses a command that has its own line if the overlap is one that only a line of the schedule has.

@@ -161,9 +161,9 @@ func (s *Service) take(ctx context.Context, sc *stored, one step, settles bool, 
 	now := s.cfg.Now()
 	fire, op, err := s.decide(ctx, sc, one, now)
 	switch {
-	case errors.Is(err, ledger.ErrClaimConflict): // Before passing: to a client, it would be an error of the server.
+	case errors.Is(err, ledger.ErrClaimConflict): // Before MayPass: to a client, it would be an error of the server.
 		return false, errors.Join(tablestore.ErrConflict, err)
-	case err != nil && one.fire && passing(err):
+	case err != nil && one.fire && apierror.MayPass(err):
 		if !settles {
 			sc.tryAgain(one.at, now, reason(err))
 			return true, nil
@@ -264,7 +264,7 @@ func (s *Service) submit(ctx context.Context, sc *stored, claim *ledger.Occurren
 	switch {
 	case err == nil, errors.Is(err, ledger.ErrClaimSettled):
 		return s.outcome(ctx, sc.id, row)
-	case errors.Is(err, ledger.ErrClaimConflict), passing(err), fire.waits(err):
+	case errors.Is(err, ledger.ErrClaimConflict), apierror.MayPass(err), fire.waits(err):
 		return *fire, tablestore.Op{}, err
 	}
 	problem, _ := errors.AsType[*apierror.Error](err)
@@ -274,9 +274,6 @@ func (s *Service) submit(ctx context.Context, sc *stored, claim *ledger.Occurren
 	}
 	return s.settle(ctx, sc, row, fire)
 }
-
-// passing reports whether the refusal of an occurrence may pass, so that it is tried again.
-func passing(err error) bool { return apierror.MayPass(err) }
 
 // waits reports whether a backfill waits until the line of the schedule is empty. It never cancels what runs, and skips nothing.
 func (f *Fire) waits(err error) bool {
@@ -304,11 +301,7 @@ func (s *Service) settle(ctx context.Context, sc *stored, row string, fire *Fire
 
 // outcome reads what became of an occurrence whose command was accepted, now or before.
 func (s *Service) outcome(ctx context.Context, id, row string) (Fire, tablestore.Op, error) {
-	parts, err := tablestore.Split(row)
-	if err != nil {
-		return Fire{}, tablestore.Op{}, err
-	}
-	stored, err := s.cfg.Store.Get(ctx, s.key(id, parts...))
+	stored, err := s.cfg.Store.Get(ctx, tablestore.Key{Table: s.table, Partition: id, Row: row})
 	if err != nil {
 		return Fire{}, tablestore.Op{}, fmt.Errorf("read an occurrence of schedule %s: %w", id, err)
 	}

@@ -30,10 +30,10 @@ const (
 type losses struct {
 	// Hours are those of the last day in which something was lost, oldest first, by when that was decided.
 	Hours []hourOfLosses `column:"lost_hours"`
-	// Since is the first, and Lost the newest, of those that were lost without one in between that was not.
+	// Since is the first, and LastFor the newest, of those that were lost without one in between that was not.
 	Since   time.Time `column:"lost_since"`
-	Lost    time.Time `column:"lost_for"`
-	At      time.Time `column:"lost_at"` // when the newest was decided
+	LastFor time.Time `column:"lost_for"`
+	LastAt  time.Time `column:"lost_at"` // when the newest was decided
 	Outcome Outcome   `column:"lost_outcome"`
 	Detail  string    `column:"lost_detail"`
 	// FailuresInRow counts the newest occurrences that were refused or missed.
@@ -47,15 +47,19 @@ type hourOfLosses struct {
 	Refused int   `json:"r,omitempty"`
 }
 
-// lostRow is a row of the list of losses.
-type lostRow struct {
-	ID       string `column:"schedule_id"`
-	TenantID string `column:"tenant_id"`
-	Name     string `column:"name"`
+// Losses are the occurrences of a schedule that were missed or refused in the last 24 hours: a row of the list of losses, and
+// sums of its hours.
+type Losses struct {
 	losses
+
+	ScheduleID string `column:"schedule_id"`
+	TenantID   string `column:"tenant_id"`
+	Name       string `column:"name"`
+
+	Missed, Refused int
 }
 
-var lostCodec = tablestore.NewCodec[lostRow]()
+var lostCodec = tablestore.NewCodec[Losses]()
 
 // note counts a decided occurrence. It reports whether the list of losses has to say something else.
 func (l *losses) note(fire *Fire) (changed bool) {
@@ -80,7 +84,7 @@ func (l *losses) note(fire *Fire) (changed bool) {
 		}
 	}
 	l.FailuresInRow += many
-	l.Lost, l.At, l.Outcome, l.Detail = fire.ScheduledFor, fire.DecidedAt, fire.Outcome, fire.Detail
+	l.LastFor, l.LastAt, l.Outcome, l.Detail = fire.ScheduledFor, fire.DecidedAt, fire.Outcome, fire.Detail
 	if len(l.Detail) > mostDetail {
 		l.Detail = strings.ToValidUTF8(l.Detail[:mostDetail], "") + "…"
 	}
@@ -109,23 +113,8 @@ func (s *Service) lostKey(tenantID, id string) tablestore.Key {
 
 // listLost returns the write that puts the schedule into the list of losses.
 func (s *Service) listLost(sc *stored) tablestore.Op {
-	row := lostRow{ID: sc.id, TenantID: sc.TenantID, Name: sc.Name, losses: sc.losses}
+	row := Losses{ScheduleID: sc.id, TenantID: sc.TenantID, Name: sc.Name, losses: sc.losses}
 	return tablestore.Op{Verb: tablestore.Put, Key: s.lostKey(sc.TenantID, sc.id), Properties: lostCodec.Encode(&row, nil)}
-}
-
-// Losses are the occurrences of a schedule that were missed or refused in the last 24 hours, which are counted by the hour in
-// which that was decided.
-type Losses struct {
-	ScheduleID, TenantID, Name string
-
-	Missed, Refused int
-	// Since is the first, and LastFor the newest, of those that were lost without one in between that was not. LastAt is when
-	// the newest was decided, Outcome and Detail are what became of it.
-	Since, LastFor, LastAt time.Time
-	Outcome                Outcome
-	Detail                 string
-	// FailuresInRow counts the newest occurrences that were refused or missed: 0 if a later one was not.
-	FailuresInRow int
 }
 
 // Losses returns one page of the schedules that lost occurrences in the last 24 hours, of a tenant or, without one, of all. It is
@@ -148,15 +137,11 @@ func (s *Service) Losses(ctx context.Context, tenantID, after string, limit int)
 	}
 	oldest := hourOf(s.cfg.Now()) - lostHours
 	for i := range page.Rows {
-		var row lostRow
-		if err := lostCodec.Decode(&page.Rows[i], &row); err != nil {
+		var one Losses
+		if err := lostCodec.Decode(&page.Rows[i], &one); err != nil {
 			return nil, "", err
 		}
-		one := Losses{
-			ScheduleID: row.ID, TenantID: row.TenantID, Name: row.Name, Since: row.Since, LastFor: row.Lost, LastAt: row.At,
-			Outcome: row.Outcome, Detail: row.Detail, FailuresInRow: row.FailuresInRow,
-		}
-		for _, hour := range row.Hours {
+		for _, hour := range one.Hours {
 			if hour.Hour > oldest {
 				one.Missed += hour.Missed
 				one.Refused += hour.Refused
@@ -215,12 +200,12 @@ func (s *Service) trimLost(ctx context.Context) error {
 		return fmt.Errorf("read the list of losses: %w", err)
 	}
 	for i := range rows {
-		var row lostRow
+		var row Losses
 		if err := lostCodec.Decode(&rows[i], &row); err != nil {
 			return err
 		}
-		if s.cfg.Now().Sub(row.At) < keepLost {
-			sc, err := s.loadHead(ctx, row.ID)
+		if s.cfg.Now().Sub(row.LastAt) < keepLost {
+			sc, err := s.loadHead(ctx, row.ScheduleID)
 			if err == nil && sc.State != Deleted {
 				continue
 			}

@@ -159,11 +159,8 @@ func (s *Service) takeName(ctx context.Context, sc *stored) error {
 		op.Verb, op.ETag = tablestore.Replace, tag
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
-	if errors.Is(err, tablestore.ErrUnknown) {
-		err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
-	}
 	if err != nil {
-		return fmt.Errorf("take the name of a schedule: %w", err)
+		return fmt.Errorf("take the name of a schedule: %w", again(err))
 	}
 	return nil
 }
@@ -331,7 +328,7 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 	} else if (change.Rev == 0 || change.Rev == now.Rev) && now.State != Completed && now.def.equals(&def) {
 		return now.view(), nil
 	}
-	sc, err := s.change(ctx, &change, "", func(sc *stored, now time.Time) ([]tablestore.Op, error) {
+	return s.turn(ctx, &change, "", func(sc *stored, now time.Time) ([]tablestore.Op, error) {
 		var rows []tablestore.Op
 		if sc.State == Paused {
 			if rows, err = s.recordPause(sc, now, change.Actor); err != nil {
@@ -345,10 +342,6 @@ func (s *Service) Edit(ctx context.Context, change Change, def Definition) (*Sch
 		}
 		return append(rows, s.writeVersion(sc, change.Actor)), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return sc.view(), nil
 }
 
 // Pause stops a schedule. What was due is decided first, and what is due while it is paused is not caught up. To pause a
@@ -395,7 +388,7 @@ func (s *Service) recordPause(sc *stored, now time.Time, actor string) ([]tables
 	return []tablestore.Op{{Verb: tablestore.Insert, Key: key, Properties: fireCodec.Encode(&many, nil)}}, nil
 }
 
-// turn changes the state, unless the schedule has it.
+// turn changes the schedule, unless it is in the state.
 func (s *Service) turn(
 	ctx context.Context, c *Change, state State, apply func(sc *stored, now time.Time) ([]tablestore.Op, error),
 ) (*Schedule, error) {
@@ -415,7 +408,7 @@ func (s *Service) Delete(ctx context.Context, change Change) error {
 	if err != nil {
 		return err
 	}
-	if !sc.At.IsZero() { // It has lost occurrences, and may be listed.
+	if !sc.LastAt.IsZero() { // It has lost occurrences, and may be listed.
 		_, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.lostKey(change.TenantID, sc.id)}})
 		if err != nil {
 			return fmt.Errorf("shorten the list of losses: %w", err)
@@ -558,10 +551,7 @@ func (s *Service) runAt(ctx context.Context, id, digest string) (time.Time, erro
 		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{
 			Verb: tablestore.Insert, Key: s.key(id, rowRunKey, digest), Properties: runKeyCodec.Encode(&first, nil),
 		}})
-		if errors.Is(err, tablestore.ErrUnknown) {
-			err = errors.Join(tablestore.ErrConflict, err) // The next try finds out.
-		}
-		return err
+		return again(err)
 	})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("take the key of a run of schedule %s: %w", id, err)
