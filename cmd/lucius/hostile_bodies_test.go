@@ -69,3 +69,20 @@ func TestHostile_BodiesThatAreRefusedAreAnswered(t *testing.T) {
 	}
 	f.while(func() {})
 }
+
+// TestHostile_FormsWithoutACredential sends forms to the console, whole but for the last bytes, which
+// never come.
+func TestHostile_FormsWithoutACredential(t *testing.T) {
+	t.Parallel()
+	f := startAttacked(t)
+	const form = "POST /ui/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 262000\r\n\r\n"
+	for _, path := range []string{"sign-in", "do/cancel"} {
+		f.while(func() {
+			f.allAtOnce(3000, func(conn net.Conn) {
+				if _, err := fmt.Fprintf(conn, form+"token=%0260000d", path, 0); err == nil {
+					_, _ = read(conn) // Until it is refused, or the time for its body is over.
+				}
+			})
+		})
+	}
+}

@@ -95,12 +95,8 @@ func New(config Config) (*Console, error) {
 	return c, nil
 }
 
-const (
-	// maxForm bounds what a form sends, and maxFilled the URL of a form with what was entered,
-	// in bytes.
-	maxForm   = 256 << 10
-	maxFilled = 8 << 10
-)
+// maxFilled bounds the URL of a form with what was entered, in bytes.
+const maxFilled = 8 << 10
 
 // errNoPage is the answer for a path without a page.
 var errNoPage = &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: "There is no such page."}}
@@ -112,7 +108,6 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	header.Set("Referrer-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := c.origins.Check(r); err != nil {
 		http.Error(w, "A page of another origin may not send this request.", http.StatusForbidden)
 		return
@@ -263,6 +258,7 @@ func (c *Console) askToSignIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	next := r.URL.RequestURI()
+	r.Body = http.MaxBytesReader(w, r.Body, maxFilled) // The caller is unknown.
 	if r.Method == http.MethodPost && r.ParseForm() == nil {
 		if filled := r.URL.Path + "?" + entered(r).Encode(); len(filled) <= maxFilled {
 			next = filled

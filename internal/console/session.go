@@ -22,6 +22,9 @@ const cookieName = "lucius_console"
 // more than 4,096 bytes, and its name and attributes may count.
 const maxCookie = 3800
 
+// maxSignIn bounds the form of the sign-in, in bytes: a token, and where to go next.
+const maxSignIn = 2 * maxFilled
+
 // token returns the token of the browser's cookie, empty without one.
 func token(r *http.Request) string {
 	cookie, err := r.Cookie(cookieName)
@@ -66,6 +69,7 @@ type signInForm struct {
 
 // signIn shows the sign-in page, or takes the token that its form sends.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxSignIn)
 	next, fault := local(r.FormValue("next")), ""
 	if r.Method == http.MethodPost {
 		err := c.tryToken(w, r, strings.TrimSpace(r.PostFormValue("token")))

@@ -74,6 +74,9 @@ func (s *Server) Answers() Limiter { return Limiter{s.respond.answers} }
 // Bodies returns the limiter of bodies.
 func (s *Server) Bodies() Limiter { return Limiter{s.bodies} }
 
+// Forms returns the limiter of forms.
+func (s *Server) Forms() Limiter { return Limiter{s.forms} }
+
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.
 func LearnRoute(config Config, method, template string) error {

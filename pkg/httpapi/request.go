@@ -41,10 +41,13 @@ const (
 )
 
 // The bytes that all requests together may hold at a time. Bodies are counted before they
-// are read, and trees, which are decoded bodies, before they are made.
+// are read, and trees, which are decoded bodies, before they are made. Forms have room of their
+// own, since any caller may send them; one has at most maxForm bytes.
 const (
 	maxBodies = 64 << 20
 	maxTrees  = 64 << 20
+	maxForms  = 16 << 20
+	maxForm   = 256 << 10
 )
 
 // treeBytes is the most memory that decoding takes for each structural character of a
@@ -195,6 +198,22 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request) ([]byte,
 	buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
 	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	return buffer.Bytes(), err
+}
+
+// reserveForm takes room for the form that a request to the console sends. The console reads some
+// forms before it knows the caller, so a host has a share instead.
+func (s *Server) reserveForm(state *requestState, r *http.Request) (err error) {
+	if r.Method != http.MethodPost {
+		r.Body = http.NoBody
+		return nil
+	}
+	size := min(r.ContentLength, maxForm)
+	if size < 0 {
+		size = maxForm
+	}
+	r.Body = http.MaxBytesReader(state, r.Body, maxForm)
+	state.release, err = s.forms.acquire(r.Context(), remoteHost(r), size)
+	return err
 }
 
 // invalidPageToken is the message for a page token that no page has returned.

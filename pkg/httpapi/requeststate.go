@@ -58,8 +58,8 @@ type requestState struct {
 	conn *trackedConn
 	kept bool // The request keeps its connection, see LimitConnections.
 	long bool // The request is a long poll or a stream.
-	// release gives back the request's share of memory, of Server.bodies or Server.reads; nil if
-	// it has none.
+	// release gives back the request's share of memory, of Server.bodies, Server.forms or
+	// Server.reads; nil if it has none.
 	release func()
 }
 
@@ -141,6 +141,16 @@ var labelledMethods = []string{
 	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 }
 
+// remoteHost returns the host that sent the request. The headers of proxies are ignored: any client
+// could send them.
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
 // end counts the finished request, and writes its audit record, if its rule asks for
 // one, and its line of the access log.
 func (s *Server) end(state *requestState, r *http.Request) {
@@ -165,11 +175,6 @@ func (s *Server) end(state *requestState, r *http.Request) {
 	seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
 	ctx := r.Context()
 	if state.rule.Audited && !state.previewed {
-		// The headers of proxies are ignored: any client could send them.
-		from, _, err := net.SplitHostPort(r.RemoteAddr)
-		if err != nil {
-			from = r.RemoteAddr
-		}
 		outcome := auth.Done
 		switch {
 		case state.foreign, state.status == http.StatusUnauthorized, state.status == http.StatusForbidden:
@@ -178,7 +183,7 @@ func (s *Server) end(state *requestState, r *http.Request) {
 			outcome = auth.Failed
 		}
 		s.config.Audit.Write(ctx, auth.Record{
-			At: time.Now(), Caller: state.caller, From: from, Action: state.rule.Operation,
+			At: time.Now(), Caller: state.caller, From: remoteHost(r), Action: state.rule.Operation,
 			Object: state.object, Tenant: state.tenant, Outcome: outcome, Reason: state.reason,
 		})
 	}

@@ -62,6 +62,7 @@ type Server struct {
 	streams *limiter
 	waits   *limiter
 	bodies  *limiter // in bytes; bodies that are being read or decoded
+	forms   *limiter // in bytes; forms that are sent to the console, by host
 	trees   *limiter // in bytes; decoded bodies
 	reads   *limiter // in bytes; rows read from the store for answers, and their encoded form
 
@@ -95,6 +96,8 @@ func New(config Config) (*Server, error) {
 			"The caller already has its share of waiting requests.")),
 		bodies: newLimiter(bodies, apierror.Newf(apierror.RateLimited,
 			"The caller already has its share of the %d MiB that bodies in hand may take.", bodies>>20)),
+		forms: newLimiter(maxForms, apierror.Newf(apierror.RateLimited,
+			"This host already has its share of the %d MiB that forms in hand may take.", maxForms>>20)),
 		trees: newLimiter(maxTrees, nil), reads: newLimiter(maxReads, nil),
 		transfers: transfers{open: map[*requestState]direction{}}, ended: make(chan struct{}),
 	}
@@ -200,7 +203,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.console != nil && strings.HasPrefix(r.URL.Path+"/", consolePath):
 		state.route = consolePath
 		state.long = accepts(r, eventStream)
-		s.console.ServeHTTP(state, r)
+		if refusal = s.reserveForm(state, r); refusal == nil {
+			s.console.ServeHTTP(state, r)
+		}
 	default:
 		s.router.ServeHTTP(state, r)
 	}

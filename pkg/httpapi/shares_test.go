@@ -388,3 +388,60 @@ func TestLimiter_GivesNothingToAnEndedRequest(t *testing.T) {
 		t.Errorf("there is no room for another: %v", err)
 	}
 }
+
+// The console reads forms before it knows who sends them, so their room is shared by host: a host that
+// sends forms without an end has half of it.
+func TestFormsOfAHostHaveHalfOfTheRoom(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(c *httpapi.Config) {
+		c.Console = func(http.Handler, <-chan struct{}) (http.Handler, error) {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := io.Copy(io.Discard, r.Body)
+				_, _ = fmt.Fprintf(w, "%d %v", n, err)
+			}), nil
+		}
+	})
+	send := func(method, host string, length int64, body io.Reader) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/ui/sign-in", body)
+		r.RemoteAddr, r.ContentLength = host+":1234", length
+		got := httptest.NewRecorder()
+		h.ServeHTTP(got, r)
+		return got
+	}
+	forms := h.Forms()
+	var sent sync.WaitGroup
+	pipes := make([]*io.PipeWriter, 32) // Of 256 KiB each, as far as the server knows.
+	for i := range pipes {
+		body, pipe := io.Pipe()
+		pipes[i] = pipe
+		sent.Go(func() {
+			if got := send(http.MethodPost, "1.1.1.1", []int64{-1, 1 << 40}[i%2], body); got.Body.String() != "1 <nil>" {
+				t.Errorf("a slow form is answered %d %s", got.Code, got.Body)
+			}
+		})
+		_, _ = pipe.Write([]byte("x")) // It returns once the console reads.
+	}
+	for _, test := range []struct {
+		method, host string
+		want         string
+	}{
+		{http.MethodPost, "1.1.1.1", "rate_limited"},
+		{http.MethodGet, "1.1.1.1", "0 <nil>"}, // Its body is not read.
+		{http.MethodPost, "2.2.2.2", "3 <nil>"},
+	} {
+		if got := send(test.method, test.host, 3, strings.NewReader("a=b")); !strings.Contains(got.Body.String(), test.want) {
+			t.Errorf("%s of %s: %d %s, want %s", test.method, test.host, got.Code, got.Body, test.want)
+		}
+	}
+	for _, pipe := range pipes {
+		_ = pipe.Close()
+	}
+	sent.Wait()
+	large := send(http.MethodPost, "1.1.1.1", -1, strings.NewReader(strings.Repeat("x", 1<<20)))
+	if got := large.Body.String(); got != "262144 http: request body too large" {
+		t.Errorf("a large form: %s", got)
+	}
+	if n := forms.Callers(); n != 0 {
+		t.Errorf("%d hosts hold something after all was answered", n)
+	}
+}
