@@ -72,11 +72,16 @@ func (e *endpoints) oneWorker(ctx context.Context, all []search.Worker, owner st
 	return out, nil
 }
 
-// disclosed returns the workers with attempts of the caller's tenants, without any other attempt.
+// disclosed returns the workers with attempts of the caller's tenants, without any other attempt. What
+// a worker is and when it polls is left out if it asks for the work of another tenant by name.
 func (e *endpoints) disclosed(ctx context.Context, all []search.Worker) (some []search.Worker) {
-	foreign := func(a search.Attempt) bool { return !e.guard.allows(ctx, a.TenantID) }
+	hidden := func(tenant string) bool { return !e.guard.allows(ctx, tenant) }
+	foreign := func(a search.Attempt) bool { return hidden(a.TenantID) }
 	for _, one := range all {
 		one.Held, one.Attempts = slices.DeleteFunc(one.Held, foreign), slices.DeleteFunc(one.Attempts, foreign)
+		if slices.ContainsFunc(one.Tenants, hidden) {
+			one = search.Worker{Owner: one.Owner, Held: one.Held, Attempts: one.Attempts, Last: one.Last}
+		}
 		if one.Hours = nil; len(one.Held)+len(one.Attempts) > 0 {
 			some = append(some, one)
 		}

@@ -51,6 +51,40 @@ func TestWorkersOfOtherTenantsAreNotListed(t *testing.T) {
 		"parameters owner and service must be at most 128 characters.")
 }
 
+// Workers choose their names: one that has the name of another tenant's worker learns nothing of it.
+func TestAWorkerWithTheNameOfAnotherTenantsIsNotDescribed(t *testing.T) {
+	t.Parallel()
+	const own, other = "read:t platform:t", "read:o platform:o"
+	g := newGuarded(t, []string{own, other, "read:*"})
+	g.tenant = "t"
+	g.submitted(t)
+	_, err := g.relay.RunOnce(t.Context())
+	musttest.NoError(t, err)
+	claim := `{"owner":"o","request_id":"r","host":"HOST","services":["SERVICE"]}`
+	mine := decoded[api.ClaimedWork](t, g.as(t, own, "POST /v1/work:claim", strings.NewReplacer("HOST", "mine", "SERVICE", "ocr").Replace(claim)))
+	if len(mine.Items) != 1 {
+		t.Fatalf("claimed %+v", mine)
+	}
+	host := func(grant string) string {
+		list := decoded[api.WorkerList](t, g.as(t, grant, "GET /v1/admin/workers", ""))
+		if len(list.Workers) != 1 || list.Workers[0].Holds != 1 {
+			t.Fatalf("%s sees %+v", grant, list)
+		}
+		one := list.Workers[0]
+		return fmt.Sprint(one.Host, one.Services, one.LastPollAt.IsZero())
+	}
+	if got := host(own); got != "mine[ocr] false" {
+		t.Errorf("its own worker is shown as %s", got)
+	}
+	g.as(t, other, "POST /v1/work:claim", strings.NewReplacer("HOST", "theirs", "SERVICE", "embed").Replace(claim))
+	if got := host(own); got != "[] true" {
+		t.Errorf("the worker of another tenant is shown as %s", got)
+	}
+	if got := host("read:*"); got != "theirs[embed ocr] false" {
+		t.Errorf("with a role for all tenants the worker is shown as %s", got)
+	}
+}
+
 // The filter by service does not reveal for which services the worker has attempts of other tenants.
 func TestWorkersAreNotFoundByTheServicesOfOtherTenants(t *testing.T) {
 	t.Parallel()

@@ -323,7 +323,8 @@ func (c *Counts) polledElsewhere() *workerTable {
 // add merges the record of another process.
 func (w *Worker) add(other *Worker) {
 	if other.LastPoll.After(w.LastPoll) {
-		w.LastPoll, w.Client, w.Services, w.StepTypes = other.LastPoll, other.Client, other.Services, other.StepTypes
+		w.LastPoll, w.Client, w.Tenants = other.LastPoll, other.Client, other.Tenants
+		w.Services, w.StepTypes = other.Services, other.StepTypes
 	}
 	w.Waiting = w.Waiting || other.Waiting
 	if other.Heartbeat.After(w.Heartbeat) {

@@ -86,6 +86,9 @@ type Worker struct {
 	// Services and StepTypes are those that it asks for; all if empty.
 	Services  []string `json:"services,omitempty"`
 	StepTypes []string `json:"step_types,omitempty"`
+	// Tenants are those whose work it asks for; all if empty. Workers of several tenants may have
+	// chosen the same name, which makes them one.
+	Tenants []string `json:"tenants,omitempty"`
 	// LastPoll is when its last claim ended; now, if one waits.
 	LastPoll  time.Time `json:"poll,omitzero"`
 	Waiting   bool      `json:"-"`
@@ -347,10 +350,10 @@ func (w *workers) polled(pollers []workqueue.Poller, fresh bool) {
 		case at.IsZero() && !p.LastPoll.Before(one.LastPoll):
 			latest[p.Owner] = p.LastPoll
 			one.LastPoll, one.Client, one.Services, one.StepTypes = p.LastPoll, p.Client, p.Services, p.StepTypes
-			one.Waiting = p.Waiting && fresh
+			one.Tenants, one.Waiting = p.Tenants, p.Waiting && fresh
 		case !at.IsZero() && at.Sub(p.LastPoll) < 2*minute:
 			one.Services, one.StepTypes = union(one.Services, p.Services), union(one.StepTypes, p.StepTypes)
-			one.Waiting = one.Waiting || p.Waiting && fresh
+			one.Tenants, one.Waiting = union(one.Tenants, p.Tenants), one.Waiting || p.Waiting && fresh
 		}
 	}
 	for owner, one := range w.known {
