@@ -61,7 +61,8 @@ func TestAWorkerWithTheNameOfAnotherTenantsIsNotDescribed(t *testing.T) {
 	_, err := g.relay.RunOnce(t.Context())
 	musttest.NoError(t, err)
 	claim := `{"owner":"o","request_id":"r","host":"HOST","services":["SERVICE"]}`
-	mine := decoded[api.ClaimedWork](t, g.as(t, own, "POST /v1/work:claim", strings.NewReplacer("HOST", "mine", "SERVICE", "ocr").Replace(claim)))
+	claimed := g.as(t, own, "POST /v1/work:claim", strings.NewReplacer("HOST", "mine", "SERVICE", "ocr").Replace(claim))
+	mine := decoded[api.ClaimedWork](t, claimed)
 	if len(mine.Items) != 1 {
 		t.Fatalf("claimed %+v", mine)
 	}
