@@ -68,10 +68,7 @@ func run(ctx context.Context, counters string) (err error) {
 	if err != nil {
 		return err
 	}
-	sweeper, err := background.NewSweeper(background.SweeperConfig{Ledger: s.UseCases().Ledger})
-	if err != nil {
-		return err
-	}
+	sweeper := background.NewSweeper(background.SweeperConfig{Ledger: s.UseCases().Ledger})
 	h := &house{server: s, sweeper: sweeper, counters: counters}
 
 	// The first operation of each kind also runs what runs once in a process.

@@ -27,7 +27,7 @@ var cronSkews = []time.Duration{0, 3 * time.Second, -1500 * time.Millisecond}
 func (w *world) cronTime() time.Time { return cronStart.Add(tablestore.Now().Sub(w.start)) }
 
 // openSchedules opens the schedules of a process, and adds the loop that fires them.
-func (m *parts) openSchedules(w *world, p *process, store tablestore.Store, accepting *commands.Service) (err error) {
+func (m *parts) openSchedules(w *world, p *process, store tablestore.Store, accepting *commands.Service) {
 	skew := cronSkews[0]
 	for i, r := range w.replicas {
 		if r == p.replica {
@@ -35,20 +35,13 @@ func (m *parts) openSchedules(w *world, p *process, store tablestore.Store, acce
 		}
 	}
 	random := &randomSource{rng: w.source(p.name + "/schedules")}
-	m.schedules, err = schedules.New(schedules.Config{
+	m.schedules = schedules.New(schedules.Config{
 		Store: store, Ledger: m.ledger, Commands: accepting, Random: random.float, Entropy: random,
 		Now: func() time.Time { return w.cronTime().Add(skew) },
 	})
-	if err != nil {
-		return err
-	}
 	// One at a time: the Go scheduler would decide which of several draws which id.
-	cron, err := background.NewCron(background.CronConfig{Schedules: m.schedules, Parallel: 1, Logger: w.log})
-	if err != nil {
-		return err
-	}
+	cron := background.NewCron(background.CronConfig{Schedules: m.schedules, Parallel: 1, Logger: w.log})
 	m.every(sweepInterval, cron.Loop())
-	return nil
 }
 
 // cronNames are the names of the schedules.

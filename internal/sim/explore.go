@@ -72,18 +72,14 @@ func (w *world) exploreCalm() {
 }
 
 // addSweepers adds the loops of a process that has a ledger and nothing else.
-func (m *parts) addSweepers(w *world, p *process) error {
+func (m *parts) addSweepers(w *world, p *process) {
 	for _, kind := range []ledger.Kind{ledger.Timer, ledger.Date, ledger.Dispatch} {
-		sweeper, err := background.NewSweeper(background.SweeperConfig{
+		sweeper := background.NewSweeper(background.SweeperConfig{
 			Ledger: m.ledger, Kind: kind, Page: 8, Parallel: 1, Logger: w.log,
 			Random: (&randomSource{rng: w.source(p.name + "/" + string(kind))}).float,
 		})
-		if err != nil {
-			return err
-		}
 		m.every(sweepInterval, sweeper.Loop())
 	}
-	return nil
 }
 
 // startExplorers starts the actors of a schedule.
@@ -258,5 +254,6 @@ func (p *process) openBare(w *world, store tablestore.Store) (*parts, error) {
 		return nil, err
 	}
 	made := &parts{ledger: l}
-	return made, made.addSweepers(w, p)
+	made.addSweepers(w, p)
+	return made, nil
 }

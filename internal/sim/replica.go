@@ -217,11 +217,11 @@ func (m *parts) openQueue(ctx context.Context, w *world, p *process, store table
 		return err
 	}
 	random := &randomSource{rng: w.source(p.name + "/queue")}
-	m.queue, err = workqueue.New(workqueue.Config{
+	m.queue = workqueue.New(workqueue.Config{
 		Ledger: m.ledger, Store: store, Mirror: mirror, Random: random.float, Held: m.held, HeldTenant: m.heldTenant,
 		Limits: asked, Closer: m.closeScope, Logger: w.log,
 	})
-	return err
+	return nil
 }
 
 // openGate opens the pauses and limits, and returns the gate that claims ask: nil unless there are limits.
@@ -246,11 +246,8 @@ func (m *parts) openGate(ctx context.Context, w *world, store tablestore.Store) 
 const countsInterval = time.Minute
 
 // count opens the counts.
-func (m *parts) count(ctx context.Context, p *process, store tablestore.Store) (err error) {
-	m.counts, err = search.NewCounts(search.CountsConfig{Store: store, Table: tableQueue, Replica: p.name, Queue: m.queue})
-	if err != nil {
-		return err
-	}
+func (m *parts) count(ctx context.Context, p *process, store tablestore.Store) error {
+	m.counts = search.NewCounts(search.CountsConfig{Store: store, Table: tableQueue, Replica: p.name, Queue: m.queue})
 	return m.counts.Open(ctx)
 }
 
@@ -321,20 +318,15 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, handoff *
 	if w.scenario.sharesOutages {
 		m.addOutages(store, breakers, &sweeping)
 	}
-	sweeper, err := background.NewSweeper(sweeping)
-	if err != nil {
-		return err
-	}
+	sweeper := background.NewSweeper(sweeping)
 	m.every(sweepInterval, sweeper.Loop())
 	if w.scenario.dated {
 		sweeping.Kind, sweeping.Random = ledger.Date, (&randomSource{rng: w.source(p.name + "/dates")}).float
-		dates, err := background.NewSweeper(sweeping)
-		if err != nil {
-			return err
-		}
+		dates := background.NewSweeper(sweeping)
 		m.every(sweepInterval, dates.Loop())
 	}
-	return m.addCleanup(w)
+	m.addCleanup(w)
+	return nil
 }
 
 // addOutages makes replicas share outages of topics, and lets the sweeper read them.
@@ -350,13 +342,10 @@ func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweepi
 }
 
 // addCleanup adds the reconciler and the retention.
-func (m *parts) addCleanup(w *world) error {
-	reconciler, err := background.NewReconciler(background.ReconcilerConfig{
+func (m *parts) addCleanup(w *world) {
+	reconciler := background.NewReconciler(background.ReconcilerConfig{
 		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Counts: m.counts, Logger: w.log,
 	})
-	if err != nil {
-		return err
-	}
 	m.reconciler = reconciler
 	for _, walk := range []background.Loop{reconciler.Loop(), reconciler.CountLoop()} {
 		pass := walk.Pass
@@ -369,15 +358,11 @@ func (m *parts) addCleanup(w *world) error {
 		m.every(reconcileInterval, walk)
 	}
 	if w.scenario.retention > 0 {
-		retention, err := background.NewRetention(background.RetentionConfig{
+		retention := background.NewRetention(background.RetentionConfig{
 			Ledger: m.ledger, Random: func() float64 { return 0 }, Logger: w.log,
 		})
-		if err != nil {
-			return err
-		}
 		m.every(sweepInterval, retention.Loop())
 	}
-	return nil
 }
 
 // randomSource is a source of ids and random numbers that several goroutines share.

@@ -71,17 +71,12 @@ func (m *parts) serve(w *world, p *process, store tablestore.Store) error {
 		return err
 	}
 	if w.scenario.scheduled {
-		if err := m.openSchedules(w, p, store, accepting); err != nil {
-			return err
-		}
+		m.openSchedules(w, p, store, accepting)
 	}
 	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
-	operations, err := background.NewOperations(background.OperationsConfig{
+	operations := background.NewOperations(background.OperationsConfig{
 		Ledger: m.ledger, Commands: accepting, Store: store, Table: table, Random: random,
 	})
-	if err != nil {
-		return err
-	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Logger: w.log})
 	m.every(countsInterval, background.Loop{Name: "counts", Pass: m.counts.RunOnce})
 	around := search.Surroundings{Pause: m.gate.Covering}

@@ -44,10 +44,7 @@ func (f *fixture) cron() (id string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ctl, err := schedules.New(schedules.Config{Store: f.store, Commands: accepting, Ledger: f.ledger.Ledger})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	ctl := schedules.New(schedules.Config{Store: f.store, Commands: accepting, Ledger: f.ledger.Ledger})
 	made, err := ctl.Create(f.t.Context(), schedules.Definition{
 		TenantID: "tenant_a", Name: "minutely", Spec: calendar.Spec{Every: time.Minute}, Overlap: schedules.OverlapAllow,
 		CatchUp: schedules.CatchUp{Policy: schedules.CatchUpNone},
@@ -56,10 +53,7 @@ func (f *fixture) cron() (id string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	fires, err := background.NewCron(background.CronConfig{Schedules: ctl})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	fires := background.NewCron(background.CronConfig{Schedules: ctl})
 	pass := func() {
 		if _, err := fires.RunOnce(f.t.Context()); err != nil {
 			f.t.Fatal(err)

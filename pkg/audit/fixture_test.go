@@ -47,10 +47,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 		Store: f.store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention, SpreadIDs: split,
 		Held: func(statemachine.Target) bool { return f.held },
 	})
-	var err error
-	if f.queue, err = workqueue.New(workqueue.Config{Ledger: f.ledger.Ledger, Store: f.store, Mirror: mirror}); err != nil {
-		t.Fatal(err)
-	}
+	f.queue = workqueue.New(workqueue.Config{Ledger: f.ledger.Ledger, Store: f.store, Mirror: mirror})
 	f.accept("done")
 	f.work("done", statemachine.ResultSucceeded)
 	f.work("done", statemachine.ResultSucceeded)

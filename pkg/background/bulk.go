@@ -74,22 +74,16 @@ type Bulk struct {
 	permits chan struct{} // one for each operation that this runner works on
 }
 
-// NewBulk returns a runner. The error names the invalid field.
-func NewBulk(cfg BulkConfig) (*Bulk, error) {
-	if cfg.Operations == nil {
-		return nil, errors.New("bulk: Operations is required")
-	}
+// NewBulk returns a runner.
+func NewBulk(cfg BulkConfig) *Bulk {
 	cfg.Parallel = cmp.Or(cfg.Parallel, 8)
-	if cfg.Parallel < 0 {
-		return nil, errors.New("bulk: Parallel must not be negative")
-	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(Kind, ItemOutcome) {}
 	}
 	return &Bulk{
 		cfg: cfg, permits: make(chan struct{}, cfg.Parallel), walk: ledger.Walker{Schedule: cfg.Operations, Kind: "operation"},
-	}, nil
+	}
 }
 
 // Loop returns the loop that starts the work on operations. Its passes do not wait for

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -135,7 +134,7 @@ func TestPreview_PassesOverADamagedPayload(t *testing.T) {
 
 func damagedOperations(t *testing.T, w *world, rows *damaged) *background.Operations {
 	t.Helper()
-	return musttest.Make(t, background.NewOperations, background.OperationsConfig{
+	return background.NewOperations(background.OperationsConfig{
 		Ledger: rows, Commands: accepting(t, w.Ledger), Store: w.Store, Table: table,
 	})
 }

@@ -101,7 +101,7 @@ func TestBulk_ATakeoverKnowsItsRerunOfACancelledRerun(t *testing.T) {
 		w.Apply(there, statemachine.Cancel{})
 		op := create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
 		tries := 0
-		dying := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+		dying := background.NewOperations(background.OperationsConfig{
 			Ledger: w.Ledger, Store: store, Table: table, Commands: &telltale{accepting(t, w.Ledger), func() {
 				if tries++; tries == 2 { // The first try finds the cancelled rerun.
 					faults.Plan(crash)
@@ -145,7 +145,7 @@ func TestBulk_AJobWaitsIfItsCancelledRerunCannotBeRerunYet(t *testing.T) {
 		there := w.RerunOf(id, ledger.FromFailed)
 		w.Apply(there, statemachine.Cancel{})
 		full := &fullOnce{Rerunner: accepting(t, w.Ledger), jobID: there}
-		service := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+		service := background.NewOperations(background.OperationsConfig{
 			Ledger: w.Ledger, Commands: full, Store: w.Store, Table: table,
 		})
 		op := create(t, service, "", background.BulkRequest{})

@@ -46,16 +46,13 @@ type Cron struct {
 	full bool
 }
 
-// NewCron returns a cron. The error names the missing field.
-func NewCron(cfg CronConfig) (*Cron, error) {
-	if cfg.Schedules == nil {
-		return nil, errors.New("cron: Schedules is required")
-	}
+// NewCron returns a cron.
+func NewCron(cfg CronConfig) *Cron {
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Cron{
 		cfg: cfg, walk: ledger.Walker{Schedule: cfg.Schedules}, wake: make(chan struct{}, 1), busy: map[string]bool{},
-	}, nil
+	}
 }
 
 // Loop returns the loop that fires schedules. While more may be due, the next pass starts as soon as there is room, so that

@@ -83,10 +83,7 @@ func TestCron_AHangingScheduleDelaysNoOther(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := dueNow("hangs", "next")
 				var log bytes.Buffer
-				cron, err := background.NewCron(background.CronConfig{Schedules: d, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				if err != nil {
-					t.Fatal(err)
-				}
+				cron := background.NewCron(background.CronConfig{Schedules: d, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				ctx, stop := context.WithTimeout(t.Context(), test.stop)
 				defer stop()
 				if pass, err := cron.RunOnce(ctx); err != nil || pass.Done != 2 {
@@ -154,12 +151,9 @@ func TestCron_ALostRaceIsNoFailure(t *testing.T) {
 				d := dueNow("one", "two")
 				d.takes, d.races = 50*time.Millisecond, fmt.Errorf("change schedule: %w", lost)
 				var log bytes.Buffer
-				cron, err := background.NewCron(background.CronConfig{
+				cron := background.NewCron(background.CronConfig{
 					Schedules: d, Parallel: 1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 				defer stop()
 				loop := cron.Loop()
@@ -178,10 +172,7 @@ func TestCron_ALostRaceIsNoFailure(t *testing.T) {
 // runFor runs the loop that fires schedules for a time.
 func runFor(t *testing.T, d *dueSchedules, length time.Duration) {
 	t.Helper()
-	cron, err := background.NewCron(background.CronConfig{Schedules: d})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cron := background.NewCron(background.CronConfig{Schedules: d})
 	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
 	loop := cron.Loop()

@@ -47,7 +47,7 @@ func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) 
 	case *ledgertest.Ledger:
 		reruns = accepting(t, l)
 	}
-	return musttest.Make(t, background.NewOperations, background.OperationsConfig{Ledger: l, Commands: reruns, Store: store, Table: table})
+	return background.NewOperations(background.OperationsConfig{Ledger: l, Commands: reruns, Store: store, Table: table})
 }
 
 // accepting returns the service that makes the reruns of a ledger.
@@ -118,7 +118,7 @@ func runner(t *testing.T, service *background.Operations, set ...func(*backgroun
 	for _, f := range set {
 		f(&cfg)
 	}
-	return musttest.Make(t, background.NewBulk, cfg)
+	return background.NewBulk(cfg)
 }
 
 func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {

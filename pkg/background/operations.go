@@ -62,12 +62,9 @@ type Operations struct {
 	find search.Finder
 }
 
-// NewOperations returns the service. The error names the fields that are required.
-func NewOperations(cfg OperationsConfig) (*Operations, error) {
-	if cfg.Ledger == nil || cfg.Commands == nil || cfg.Store == nil || cfg.Table == "" {
-		return nil, errors.New("operations: Ledger, Commands, Store and Table are required")
-	}
-	return &Operations{cfg: cfg, find: search.Finder{Source: cfg.Ledger, Live: cfg.Live, MaxLive: maxLiveRead}}, nil
+// NewOperations returns the service.
+func NewOperations(cfg OperationsConfig) *Operations {
+	return &Operations{cfg: cfg, find: search.Finder{Source: cfg.Ledger, Live: cfg.Live, MaxLive: maxLiveRead}}
 }
 
 // OperationState is the state of an [Operation].

@@ -348,18 +348,3 @@ func TestResults_AreASampleOfManyJobs(t *testing.T) {
 		}
 	})
 }
-
-func TestNewOperations_NamesMissingFields(t *testing.T) {
-	t.Parallel()
-	if _, err := background.NewOperations(background.OperationsConfig{}); err == nil {
-		t.Error("a service without a ledger and a store was made")
-	}
-	service := serve(t, newSketch(0), ledgertest.Split())
-	for name, cfg := range map[string]background.BulkConfig{
-		"no service": {}, "parallel": {Operations: service, Parallel: -1},
-	} {
-		if _, err := background.NewBulk(cfg); err == nil {
-			t.Errorf("%s: a runner was made", name)
-		}
-	}
-}

@@ -152,21 +152,15 @@ func (p *place) passed(next string, shards int) (last bool) {
 	return false
 }
 
-// NewReconciler returns a reconciler. The error names the invalid field.
-func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("reconciler: Ledger is required")
-	}
+// NewReconciler returns a reconciler.
+func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	if cfg.Page == 0 && cfg.Ledger.Exclusive() {
 		cfg.Page = 50
 	}
 	cfg.Page = cmp.Or(cfg.Page, 200)
 	cfg.Rest = cmp.Or(cfg.Rest, time.Minute)
-	if cfg.Page < 0 || cfg.Rest < 0 {
-		return nil, errors.New("reconciler: Page and Rest must be positive")
-	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Reconciler{cfg: cfg}, nil
+	return &Reconciler{cfg: cfg}
 }
 
 // Report returns what the reconciler has found. It is safe for concurrent use.

@@ -257,7 +257,7 @@ func TestBulk_ATakeoverRepeatsNoJobAgain(t *testing.T) {
 		w := open(t, mem)
 		old := w.successes(1)[0]
 		op := create(t, w.Operations, "", again(`{"model":"v3"}`))
-		dying := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+		dying := background.NewOperations(background.OperationsConfig{
 			Ledger: w.Ledger, Store: store, Table: table, Commands: &telltale{accepting(t, w.Ledger), func() { faults.Plan(crash) }},
 		})
 		runOnce(t, runner(t, dying))

@@ -67,14 +67,9 @@ type Retention struct {
 	probing bool
 }
 
-// NewRetention returns a retention. The error names the invalid field.
-func NewRetention(cfg RetentionConfig) (*Retention, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("retention: Ledger is required")
-	}
-	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 1024); cfg.PassLimit < 0 {
-		return nil, errors.New("retention: PassLimit must be positive")
-	}
+// NewRetention returns a retention.
+func NewRetention(cfg RetentionConfig) *Retention {
+	cfg.PassLimit = cmp.Or(cfg.PassLimit, 1024)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(ledger.Purged) {}
@@ -84,7 +79,7 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 		walk: ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Retention, Page: purgePage, Random: cfg.Random},
 	}
 	r.overdue.Store(&Overdue{})
-	return r, nil
+	return r
 }
 
 // Loop returns the loop that purges. While more jobs may be due, the next pass starts at once.

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -21,7 +20,7 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
 	observed := 0
-	p := musttest.Make(t, background.NewRetention, background.RetentionConfig{
+	p := background.NewRetention(background.RetentionConfig{
 		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
 	})
 	for range 4 {
@@ -39,11 +38,10 @@ func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
 	passes := 0
-	p, err := background.NewRetention(background.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 {
+	p := background.NewRetention(background.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 {
 		passes++
 		return float64((passes-1)%2) / 2 // The shards take turns at being the first.
 	}})
-	musttest.NoError(t, err)
 	for range 4 {
 		if _, err := p.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
@@ -58,7 +56,7 @@ func TestRetention_BeginsAtARandomShard(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
 		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
-		p := musttest.Make(t, background.NewRetention, background.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
+		p := background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
 		if _, err := p.RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, want) {
 			t.Errorf("at %g purged %v, %v, want %v", random, b.purged, err, want)
 		}
@@ -82,17 +80,6 @@ func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
 	})
 }
 
-func TestNewRetention_NamesTheInvalidField(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]background.RetentionConfig{
-		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
-	} {
-		if _, err := background.NewRetention(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
 // A store that refuses purges gets one page of them, and then one purge from time to time: each
 // try archives its job again.
 func TestRetention_RestsWhileTheStoreRefusesPurges(t *testing.T) {
@@ -101,7 +88,7 @@ func TestRetention_RestsWhileTheStoreRefusesPurges(t *testing.T) {
 		full := fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace)
 		b := &backlog{shards: [2][]string{numbered(3000), numbered(2000)}, full: full}
 		var logged bytes.Buffer
-		p := musttest.Make(t, background.NewRetention, background.RetentionConfig{
+		p := background.NewRetention(background.RetentionConfig{
 			Ledger: b, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 		})
 		if _, err := p.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrNoSpace) || b.tried != 256 {
@@ -153,7 +140,7 @@ func numbered(n int) (names []string) {
 
 func newRetention(t *testing.T, b *backlog) *background.Retention {
 	t.Helper()
-	return musttest.Make(t, background.NewRetention, background.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
+	return background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
 }
 
 // A backlog does not wait for the next interval after each pass.
@@ -222,7 +209,7 @@ func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{numbered(392), {"x", "y"}}, taken: []string{"00003"}}
 	var observed []ledger.Purged
-	r := musttest.Make(t, background.NewRetention, background.RetentionConfig{
+	r := background.NewRetention(background.RetentionConfig{
 		Ledger: b, Random: func() float64 { return 0 }, Observe: func(p ledger.Purged) { observed = append(observed, p) },
 	})
 	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 258 {

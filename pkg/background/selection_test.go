@@ -583,7 +583,7 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 		id := w.accept("t", kind)
 		known[id] = search.TraitsOf(w.Read(id))
 	}
-	s := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+	s := background.NewOperations(background.OperationsConfig{
 		Ledger: blind{w.Ledger.Ledger}, Commands: newSketch(0), Store: w.Store, Table: table,
 		Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string

@@ -85,24 +85,18 @@ type Sweeper struct {
 }
 
 // NewSweeper returns a sweeper. It treats the time until now as an outage, because workers
-// could not report while the process was down. The error names the invalid field.
-func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("sweeper: Ledger is required")
-	}
+// could not report while the process was down.
+func NewSweeper(cfg SweeperConfig) *Sweeper {
 	cfg.Kind = cmp.Or(cfg.Kind, ledger.Timer)
 	cfg.Page = cmp.Or(cfg.Page, 256)
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
-	if cfg.Page < 0 || cfg.Parallel < 0 {
-		return nil, errors.New("sweeper: Page and Parallel must be positive")
-	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(SweeperPass) {}
 	}
 	return &Sweeper{cfg: cfg, outage: time.Now(), walk: ledger.Walker{
 		Schedule: cfg.Ledger, Kind: cfg.Kind, Page: cfg.Page, Parallel: cfg.Parallel, Random: cfg.Random,
-	}}, nil
+	}}
 }
 
 // Loop returns the loop that sweeps.

@@ -41,10 +41,7 @@ func setupWith(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger,
 	if wrap != nil {
 		l = wrap(b.ledger.Ledger)
 	}
-	var err error
-	if b.Sweeper, err = background.NewSweeper(background.SweeperConfig{Ledger: l, Page: 2, Logger: logger}); err != nil {
-		t.Fatal(err)
-	}
+	b.Sweeper = background.NewSweeper(background.SweeperConfig{Ledger: l, Page: 2, Logger: logger})
 	return b
 }
 
@@ -107,7 +104,7 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 		b := setup(t, nil)
 		id := b.published()
 		time.Sleep(time.Hour)
-		restarted := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b.ledger})
+		restarted := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger})
 		if _, err := restarted.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -354,10 +351,9 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 		b := setup(t, nil)
 		var end time.Time
 		var broken error
-		s, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (background.Outages, error) {
+		s := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (background.Outages, error) {
 			return background.Outages{Topic: func(string) time.Time { return end }}, broken
 		}})
-		musttest.NoError(t, err)
 		b.Sweeper = s
 		id := b.published()
 		for range 100 {
@@ -463,15 +459,6 @@ func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
 	}
 }
 
-func TestNewSweeper_NamesTheInvalidField(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]background.SweeperConfig{"no ledger": {}, "negative page": {Ledger: &ledger.Ledger{}, Page: -1}} {
-		if _, err := background.NewSweeper(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
 // timers is a fake ledger whose entries are a minute overdue and are fired with that outcome.
 type timers struct{ outcome ledger.FireOutcome }
 
@@ -492,7 +479,7 @@ func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 		for outcome, want := range map[ledger.FireOutcome]time.Duration{
 			ledger.Acted: time.Minute, ledger.Stale: time.Minute, ledger.Early: 0,
 		} {
-			s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: &timers{outcome}})
+			s := background.NewSweeper(background.SweeperConfig{Ledger: &timers{outcome}})
 			if pass, err := s.RunOnce(t.Context()); err != nil || pass.Late != want {
 				t.Errorf("%s: late by %s, %v, want %s", outcome, pass.Late, err, want)
 			}
@@ -509,7 +496,7 @@ func TestSweeper_IsNotLateOnceNothingIsDue(t *testing.T) {
 				b.damage(ledger.Timer)
 			}
 			var late []time.Duration
-			s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{
+			s := background.NewSweeper(background.SweeperConfig{
 				Ledger: b.ledger, Observe: func(pass background.SweeperPass) { late = append(late, pass.Late) },
 			})
 			b.published()
@@ -612,7 +599,7 @@ func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
 		b.bad = append(b.bad, fmt.Sprintf("%04d", i))
 	}
 	b.shards[1] = append(slices.Clone(b.bad), "good")
-	s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b})
+	s := background.NewSweeper(background.SweeperConfig{Ledger: b})
 	for range 3 {
 		if pass, err := s.RunOnce(t.Context()); err != nil || pass.Read > 4096 {
 			t.Errorf("a pass read %d, %v", pass.Read, err)

@@ -31,11 +31,8 @@ type Config struct {
 // Service accepts commands. It is safe for concurrent use.
 type Service struct{ cfg Config }
 
-// New returns a service. The error names the missing or invalid field.
+// New returns a service. The error names the invalid field of the policy.
 func New(cfg Config) (*Service, error) {
-	if cfg.Ledger == nil || cfg.Protocols == nil || cfg.Router == nil {
-		return nil, errors.New("commands: Ledger, Protocols and Router are required")
-	}
 	if err := cfg.Policy.Validate(); err != nil {
 		return nil, fmt.Errorf("commands: %w", err)
 	}

@@ -264,10 +264,3 @@ func TestSubmit_AsksAboutTheTenantOfTheJobFirst(t *testing.T) {
 		t.Errorf("the store was asked: %+v, %+v before", after, before)
 	}
 }
-
-func TestNew_NamesTheMissingField(t *testing.T) {
-	t.Parallel()
-	if _, err := commands.New(commands.Config{}); err == nil {
-		t.Error("a service without a ledger was made")
-	}
-}

@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -105,43 +103,4 @@ type Config struct {
 	// ProbesOnly serves only /healthz, /readyz and /metrics, for a process without
 	// the API. Optional. Defaults to false.
 	ProbesOnly bool
-}
-
-// Validate names the first field that is missing or invalid.
-func (c Config) Validate() error {
-	for _, required := range []struct {
-		field  string
-		absent bool
-	}{
-		{"Ledger", c.Ledger == nil},
-		{"Commands", c.Commands == nil},
-		{"Jobs", c.Jobs == nil},
-		{"Callbacks", c.Callbacks == nil},
-		{"Queue", c.Queue == nil},
-		{"Operator", c.Operator == nil},
-		{"Reconciler", c.Reconciler == nil},
-		{"Counts", c.Counts == nil},
-		{"Operations", c.Operations == nil},
-		{"Admission", c.Admission == nil},
-		{"Gate", c.Gate == nil},
-		{"Marks", c.Marks == nil},
-		{"Protocols", c.Protocols == nil},
-		{"Ready", c.Ready == nil},
-		{"Auth", c.Auth == nil},
-		{"Registry", c.Registry == nil},
-		{"Log", c.Log == nil},
-	} {
-		if required.absent {
-			return fmt.Errorf("httpapi: %s is required", required.field)
-		}
-	}
-	switch {
-	case c.MaxBodyBytes < 0:
-		return errors.New("httpapi: MaxBodyBytes must not be negative")
-	case c.BodyTimeout < 0:
-		return errors.New("httpapi: BodyTimeout must not be negative")
-	case c.MaxWaits < 0:
-		return errors.New("httpapi: MaxWaits must not be negative")
-	}
-	return nil
 }

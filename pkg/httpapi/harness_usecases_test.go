@@ -81,10 +81,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused, Limits: gate, Closer: h.closures.add})
-	if err != nil {
-		return err
-	}
+	queue := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused, Limits: gate, Closer: h.closures.add})
 	breakers := breaker.NewSet(breaker.Config{})
 	if h.relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: h.ledger, Publisher: queue, Handoff: outbox.NewHandoff(1), Breakers: breakers,
@@ -109,7 +106,8 @@ func (h *harness) assemble(ctx context.Context) error {
 	if err := h.accept(); err != nil {
 		return err
 	}
-	return h.operate()
+	h.operate()
+	return nil
 }
 
 // paused reports whether a pause of this process covers such directives: the harness does
@@ -140,25 +138,17 @@ func (h *harness) accept() error {
 }
 
 // operate adds the use cases of operators.
-func (h *harness) operate() error {
+func (h *harness) operate() {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
-	var err error
-	if u.Schedules, err = schedules.New(schedules.Config{Store: h.store, Commands: u.Commands, Ledger: h.ledger}); err != nil {
-		return err
-	}
-	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Commands: u.Commands, Store: h.store, Table: table}); err != nil {
-		return err
-	}
+	u.Schedules = schedules.New(schedules.Config{Store: h.store, Commands: u.Commands, Ledger: h.ledger})
+	u.Operations = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Commands: u.Commands, Store: h.store, Table: table})
 	u.Marks = marks.New(h.store, table)
-	if u.Counts, err = search.NewCounts(search.CountsConfig{
+	u.Counts = search.NewCounts(search.CountsConfig{
 		Store: h.store, Table: h.ledger.Tables().Queue, Exclusive: true, Queue: u.Queue,
-	}); err != nil {
-		return err
-	}
+	})
 	u.Counts.Begin()
 	u.Counts.End() // No job of another process is left.
-	u.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{Ledger: h.ledger})
-	return err
+	u.Reconciler = background.NewReconciler(background.ReconcilerConfig{Ledger: h.ledger})
 }
 
 // command is a command of the tenant t.

@@ -43,13 +43,13 @@ type orderScript struct {
 func newOrderScript(t *testing.T) *orderScript {
 	s := &orderScript{harness: newHarness(t), t: t, jobs: map[string]string{}, items: map[string]api.WorkItem{}}
 	s.useCases.Protocols.Swap(musttest.Make(t, commands.LoadProtocolsFS, orderProtocols))
-	bulk := musttest.Make(t, background.NewBulk, background.BulkConfig{Operations: s.useCases.Operations})
+	bulk := background.NewBulk(background.BulkConfig{Operations: s.useCases.Operations})
 	s.loops = append(s.loops, func() error {
 		_, err := bulk.RunOnce(t.Context())
 		return err
 	})
 	for _, kind := range []ledger.Kind{ledger.Timer, ledger.Date} {
-		sweeper := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: s.ledger, Kind: kind})
+		sweeper := background.NewSweeper(background.SweeperConfig{Ledger: s.ledger, Kind: kind})
 		s.loops = append(s.loops, func() error {
 			_, err := sweeper.RunOnce(t.Context())
 			return err

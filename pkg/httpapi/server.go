@@ -35,6 +35,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -74,8 +75,8 @@ type Server struct {
 // New returns a server for config. The error names an invalid field, a metric that
 // the registry holds already, or a route without a rule in package auth.
 func New(config Config) (*Server, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
+	if min(config.MaxBodyBytes, int64(config.BodyTimeout), int64(config.MaxWaits)) < 0 {
+		return nil, errors.New("httpapi: MaxBodyBytes, BodyTimeout and MaxWaits must not be negative")
 	}
 	config.MaxBodyBytes = cmp.Or(config.MaxBodyBytes, DefaultMaxBodyBytes)
 	config.BodyTimeout = cmp.Or(config.BodyTimeout, DefaultBodyTimeout)

@@ -22,31 +22,15 @@ import (
 
 func TestConfigIsValidated(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*httpapi.Config){
-		"httpapi: Commands is required":              func(c *httpapi.Config) { c.Commands = nil },
-		"httpapi: Jobs is required":                  func(c *httpapi.Config) { c.Jobs = nil },
-		"httpapi: Callbacks is required":             func(c *httpapi.Config) { c.Callbacks = nil },
-		"httpapi: Ledger is required":                func(c *httpapi.Config) { c.Ledger = nil },
-		"httpapi: Queue is required":                 func(c *httpapi.Config) { c.Queue = nil },
-		"httpapi: Operator is required":              func(c *httpapi.Config) { c.Operator = nil },
-		"httpapi: Reconciler is required":            func(c *httpapi.Config) { c.Reconciler = nil },
-		"httpapi: Operations is required":            func(c *httpapi.Config) { c.Operations = nil },
-		"httpapi: Marks is required":                 func(c *httpapi.Config) { c.Marks = nil },
-		"httpapi: Admission is required":             func(c *httpapi.Config) { c.Admission = nil },
-		"httpapi: Gate is required":                  func(c *httpapi.Config) { c.Gate = nil },
-		"httpapi: Protocols is required":             func(c *httpapi.Config) { c.Protocols = nil },
-		"httpapi: Auth is required":                  func(c *httpapi.Config) { c.Auth = nil },
-		"httpapi: Ready is required":                 func(c *httpapi.Config) { c.Ready = nil },
-		"httpapi: Registry is required":              func(c *httpapi.Config) { c.Registry = nil },
-		"httpapi: Log is required":                   func(c *httpapi.Config) { c.Log = nil },
-		"httpapi: MaxBodyBytes must not be negative": func(c *httpapi.Config) { c.MaxBodyBytes = -1 },
-		"httpapi: BodyTimeout must not be negative":  func(c *httpapi.Config) { c.BodyTimeout = -1 },
-		"httpapi: MaxWaits must not be negative":     func(c *httpapi.Config) { c.MaxWaits = -1 },
+	for name, change := range map[string]func(*httpapi.Config){
+		"MaxBodyBytes": func(c *httpapi.Config) { c.MaxBodyBytes = -1 },
+		"BodyTimeout":  func(c *httpapi.Config) { c.BodyTimeout = -1 },
+		"MaxWaits":     func(c *httpapi.Config) { c.MaxWaits = -1 },
 	} {
 		config := newHarness(t).config()
 		change(&config)
-		if _, err := httpapi.New(config); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
+		if _, err := httpapi.New(config); err == nil || !strings.Contains(err.Error(), "must not be negative") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

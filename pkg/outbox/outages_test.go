@@ -90,7 +90,7 @@ func TestOutages_SkipARowThatCannotBeRead(t *testing.T) {
 		if n := strings.Count(log.String(), "newer than this program"); n != 1 {
 			t.Errorf("logged %d times:\n%s", n, &log)
 		}
-		sweeper := musttest.Make(t, background.NewSweeper, background.SweeperConfig{
+		sweeper := background.NewSweeper(background.SweeperConfig{
 			Ledger: l, Outages: func(ctx context.Context) (background.Outages, error) {
 				ends, err := outages.Ends(ctx)
 				return background.Outages{Topic: ends.Topic}, err

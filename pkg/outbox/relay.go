@@ -107,19 +107,15 @@ type Relay struct {
 	walk   ledger.Walker
 }
 
-// NewRelay returns a relay. The error names the field that is missing.
+// NewRelay returns a relay. The error names the invalid field.
 func NewRelay(cfg Config) (*Relay, error) {
-	if cfg.Ledger == nil || cfg.Publisher == nil || cfg.Handoff == nil || cfg.Breakers == nil || cfg.Fatal == nil {
-		return nil, errors.New("relay: Ledger, Publisher, Handoff, Breakers and Fatal are required")
+	if cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second); cfg.Deadline < 0 {
+		return nil, errors.New("relay: Deadline must be positive")
 	}
-	cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second)
 	cfg.Batch = cmp.Or(cfg.Batch, 64)
 	cfg.Workers = cmp.Or(cfg.Workers, 4)
 	cfg.Marks = cmp.Or(cfg.Marks, 32)
 	cfg.PassLimit = cmp.Or(cfg.PassLimit, 2048)
-	if cfg.Deadline < 0 || min(cfg.Batch, cfg.Workers, cfg.Marks, cfg.PassLimit) < 0 {
-		return nil, errors.New("relay: Deadline, Batch, Workers, Marks and PassLimit must be positive")
-	}
 	if cfg.Admit == nil {
 		cfg.Admit = func(statemachine.Target) bool { return true }
 	}

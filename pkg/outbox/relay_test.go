@@ -260,10 +260,10 @@ func TestRelay_PublishesItsHandoffWhenItStops(t *testing.T) {
 	})
 }
 
-func TestNewRelay_NamesTheMissingField(t *testing.T) {
+func TestNewRelay_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	if _, err := outbox.NewRelay(outbox.Config{}); err == nil {
-		t.Error("a relay without a ledger was made")
+	if _, err := outbox.NewRelay(outbox.Config{Deadline: -1}); err == nil || !strings.Contains(err.Error(), "Deadline") {
+		t.Errorf("a relay with a negative deadline: %v", err)
 	}
 }
 

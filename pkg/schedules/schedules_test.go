@@ -101,13 +101,8 @@ func (h *house) serve(store tablestore.Store, build string) {
 func (h *house) open(cfg schedules.Config) {
 	h.t.Helper()
 	cfg.Commands, cfg.Ledger, cfg.Observe = h.commands, h.jobs.Ledger, h.told.observe
-	var err error
-	if h.ctl, err = schedules.New(cfg); err != nil {
-		h.t.Fatal(err)
-	}
-	if h.cron, err = background.NewCron(background.CronConfig{Schedules: h.ctl}); err != nil {
-		h.t.Fatal(err)
-	}
+	h.ctl = schedules.New(cfg)
+	h.cron = background.NewCron(background.CronConfig{Schedules: h.ctl})
 }
 
 // told counts how often each occurrence was told of.
@@ -420,17 +415,11 @@ func (s losesHEAD) Commit(ctx context.Context, batch tablestore.Batch) ([]tables
 // losing is a process on the same store, whose clock is that much ahead. Its commits of schedules fail.
 func (h *house) losing(err error, ahead time.Duration) *background.Cron {
 	h.t.Helper()
-	ctl, err := schedules.New(schedules.Config{
+	ctl := schedules.New(schedules.Config{
 		Store: losesHEAD{h.jobs.Store, err}, Commands: h.commands, Ledger: h.jobs.Ledger, Observe: h.told.observe,
 		Now: func() time.Time { return tablestore.Now().Add(ahead) },
 	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	cron, err := background.NewCron(background.CronConfig{Schedules: ctl})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	cron := background.NewCron(background.CronConfig{Schedules: ctl})
 	return cron
 }
 

@@ -47,11 +47,8 @@ type Service struct {
 	table, entries string
 }
 
-// New returns a service. The error names the missing field.
-func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Commands == nil || cfg.Ledger == nil {
-		return nil, errors.New("schedules: Store, Commands and Ledger are required")
-	}
+// New returns a service.
+func New(cfg Config) *Service {
 	tables := cfg.Ledger.Tables()
 	if cfg.Entropy == nil {
 		cfg.Entropy = rand.Reader
@@ -62,7 +59,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(*Fire, time.Duration) {}
 	}
-	return &Service{cfg: cfg, table: tables.Cron, entries: tables.Schedule}, nil
+	return &Service{cfg: cfg, table: tables.Cron, entries: tables.Schedule}
 }
 
 // undoTime bounds the work after a create that failed.

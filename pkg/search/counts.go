@@ -2,7 +2,6 @@ package search
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -272,12 +271,8 @@ func (c *Counts) bounded(k kind) kind {
 	return kind{Other.Service, Other.Service, Other.StepType}
 }
 
-// NewCounts returns counts of nothing. Call [Counts.Open] next. The error names the fields
-// that are required.
-func NewCounts(cfg CountsConfig) (*Counts, error) {
-	if cfg.Store == nil || cfg.Table == "" || cfg.Replica == "" && !cfg.Exclusive {
-		return nil, errors.New("counts: Store, Table and Replica are required")
-	}
+// NewCounts returns counts of nothing. Call [Counts.Open] next.
+func NewCounts(cfg CountsConfig) *Counts {
 	if cfg.Exclusive {
 		cfg.Replica = "local"
 	}
@@ -291,7 +286,7 @@ func NewCounts(cfg CountsConfig) (*Counts, error) {
 	if cfg.Took == nil {
 		cfg.Took = func(ledger.WorkKind, statemachine.StepState, time.Duration) {}
 	}
-	return &Counts{cfg: cfg, workers: newWorkers(), own: newFigures(tablestore.Now()), live: newLiveJobs(), kinds: map[kind]kind{}}, nil
+	return &Counts{cfg: cfg, workers: newWorkers(), own: newFigures(tablestore.Now()), live: newLiveJobs(), kinds: map[kind]kind{}}
 }
 
 // Observe counts a change that this process has committed. It is [ledger.Config]'s Observe.

@@ -50,10 +50,8 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 			*p.late = append(*p.late, func() { p.Observe(&was, &is, history) })
 		},
 	})
-	var err error
-	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger.Ledger, Store: store, Mirror: mirror})
-	musttest.NoError(t, err)
-	p.Counts, err = search.NewCounts(search.CountsConfig{
+	p.queue = workqueue.New(workqueue.Config{Ledger: p.ledger.Ledger, Store: store, Mirror: mirror})
+	p.Counts = search.NewCounts(search.CountsConfig{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
 		Paused: func() []statemachine.Scope { return p.paused },
 		Waited: func(of ledger.WorkKind, waited time.Duration) {
@@ -67,7 +65,6 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 			}
 		},
 	})
-	musttest.NoError(t, err)
 	musttest.NoError(t, p.Open(t.Context()))
 	return p
 }

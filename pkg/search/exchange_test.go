@@ -87,8 +87,7 @@ func TestRead_LeavesOutOldRowsThatCannotBeDeleted(t *testing.T) {
 		store := memstore.New(memstore.Options{Split: true})
 		a := start(t, store, "a")
 		noDelete, faults := storetest.Faulty(store)
-		b, err := search.NewCounts(search.CountsConfig{Store: noDelete, Table: a.ledger.Tables().Queue, Replica: "b"})
-		musttest.NoError(t, err)
+		b := search.NewCounts(search.CountsConfig{Store: noDelete, Table: a.ledger.Tables().Queue, Replica: "b"})
 		a.submit("ocr")
 		musttest.NoError(t, a.RunOnce(t.Context()))
 		time.Sleep(3 * time.Hour)
@@ -163,8 +162,7 @@ func TestStore_FitsInARow(t *testing.T) {
 			Owner: fmt.Sprint(n, strings.Repeat("x", 1500)), LastPoll: time.Now().Add(time.Hour),
 		})
 	}
-	manyPollersed, err := search.NewCounts(search.CountsConfig{Store: store, Table: p.ledger.Tables().Queue, Replica: "manyPollersed", Queue: workers})
-	musttest.NoError(t, err)
+	manyPollersed := search.NewCounts(search.CountsConfig{Store: store, Table: p.ledger.Tables().Queue, Replica: "manyPollersed", Queue: workers})
 	musttest.NoError(t, manyPollersed.RunOnce(t.Context()))
 }
 
@@ -198,11 +196,10 @@ func TestReplicas_ForgetTheWorkersOfACrashedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{Split: true})
 		a := start(t, store, "a")
-		b, err := search.NewCounts(search.CountsConfig{
+		b := search.NewCounts(search.CountsConfig{
 			Store: store, Table: a.ledger.Tables().Queue, Replica: "b",
 			Queue: manyPollers{{Owner: "worker", LastPoll: time.Now().Add(time.Millisecond), Waiting: true}},
 		})
-		musttest.NoError(t, err)
 		musttest.NoError(t, b.RunOnce(t.Context()))
 		report := func(workers int, waits bool) {
 			t.Helper()

@@ -104,8 +104,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 		} else if told := ledger.Problem(err); !strings.Contains(told.Error(), "less disk space is free than its reserve") {
 			t.Errorf("accept below the reserve is answered with %v", told)
 		}
-		retention, err := background.NewRetention(background.RetentionConfig{Ledger: l})
-		musttest.NoError(t, err)
+		retention := background.NewRetention(background.RetentionConfig{Ledger: l})
 		_, err = retention.RunOnce(t.Context())
 		musttest.NoError(t, err)
 		if _, err := l.Job(t.Context(), accepted.Job.ID); !errors.Is(err, ledger.ErrJobNotFound) {

@@ -147,14 +147,14 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 }
 
 // openQueue opens the pull queue.
-func (s *Server) openQueue(context.Context) (err error) {
+func (s *Server) openQueue(context.Context) error {
 	s.mirror.SetBulkShare(cmp.Or(s.cfg.BulkShare, workqueue.DefaultBulkShare))
 	s.mirror.OnPick(s.meters.picked)
-	s.uses.Queue, err = workqueue.New(workqueue.Config{
+	s.uses.Queue = workqueue.New(workqueue.Config{
 		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Limits: s.uses.Gate, Closer: s.closeScope,
 		Logger: s.log, Held: s.uses.Gate.HoldsQueued, HeldTenant: s.uses.Gate.HoldsTenant,
 	})
-	return err
+	return nil
 }
 
 // openGate opens the pauses, limits and closures.
@@ -212,71 +212,48 @@ func (s *Server) pauseExpired(ctx context.Context, pause admission.Pause) {
 }
 
 // openCounts opens the counts.
-func (s *Server) openCounts(ctx context.Context) (err error) {
-	s.uses.Counts, err = search.NewCounts(search.CountsConfig{
+func (s *Server) openCounts(ctx context.Context) error {
+	s.uses.Counts = search.NewCounts(search.CountsConfig{
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
 		Replica: rand.Text(), Paused: s.uses.Gate.Paused, Waited: s.meters.waited, Took: s.meters.took, Logger: s.log,
 	})
-	if err != nil {
-		return err
-	}
 	return s.uses.Counts.Open(ctx)
 }
 
 // openUpkeep opens the background work on jobs.
-func (s *Server) openUpkeep(context.Context) (err error) {
-	if s.sweeper, err = background.NewSweeper(background.SweeperConfig{
+func (s *Server) openUpkeep(context.Context) error {
+	s.sweeper = background.NewSweeper(background.SweeperConfig{
 		Ledger: s.uses.Ledger, Logger: s.log, Observe: s.meters.observeSweep, Outages: s.bus.outagesForSweeper(),
-	}); err != nil {
-		return err
-	}
+	})
 	dates := background.SweeperConfig{Ledger: s.uses.Ledger, Kind: ledger.Date, Logger: s.log, Observe: s.meters.observeDates}
 	if s.uses.Ledger.Exclusive() { // Many jobs may have one date, and their changes share syncs.
 		dates.Parallel = 64
 	}
-	if s.dates, err = background.NewSweeper(dates); err != nil {
-		return err
-	}
-	if err = s.openSchedules(); err != nil {
-		return err
-	}
-	if s.retention, err = background.NewRetention(background.RetentionConfig{
+	s.dates = background.NewSweeper(dates)
+	s.uses.Schedules = schedules.New(schedules.Config{
+		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands,
+		Build: s.cfg.Build, Observe: s.meters.observeOccurrence,
+	})
+	s.cron = background.NewCron(background.CronConfig{Schedules: s.uses.Schedules, Logger: s.log})
+	s.retention = background.NewRetention(background.RetentionConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Observe: func(outcome ledger.Purged) { s.meters.purged.WithLabelValues(outcome.String()).Inc() },
-	}); err != nil {
-		return err
-	}
-	if s.uses.Operations, err = background.NewOperations(background.OperationsConfig{
+	})
+	s.uses.Operations = background.NewOperations(background.OperationsConfig{
 		Ledger: s.uses.Ledger, Commands: s.uses.Commands, Live: s.uses.Counts.Live,
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule,
-	}); err != nil {
-		return err
-	}
+	})
 	s.uses.Operator = outbox.NewOperator(s.uses.Ledger, s.uses.Counts.Live)
-	if s.bulk, err = background.NewBulk(background.BulkConfig{
+	s.bulk = background.NewBulk(background.BulkConfig{
 		Operations: s.uses.Operations, Logger: s.log,
 		Observe: func(kind background.Kind, outcome background.ItemOutcome) {
 			s.meters.bulkJobs.WithLabelValues(string(kind), string(outcome)).Inc()
 		},
-	}); err != nil {
-		return err
-	}
-	s.uses.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{
+	})
+	s.uses.Reconciler = background.NewReconciler(background.ReconcilerConfig{
 		Ledger: s.uses.Ledger, Counts: s.uses.Counts, Schedules: s.uses.Schedules, Logger: s.log,
 	})
-	return err
-}
-
-// openSchedules opens the schedules and what fires them.
-func (s *Server) openSchedules() (err error) {
-	if s.uses.Schedules, err = schedules.New(schedules.Config{
-		Store: s.cfg.Store, Ledger: s.uses.Ledger, Commands: s.uses.Commands,
-		Build: s.cfg.Build, Observe: s.meters.observeOccurrence,
-	}); err != nil {
-		return err
-	}
-	s.cron, err = background.NewCron(background.CronConfig{Schedules: s.uses.Schedules, Logger: s.log})
-	return err
+	return nil
 }
 
 // openWebhooks opens the sender of webhooks.

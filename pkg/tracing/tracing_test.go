@@ -51,10 +51,7 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 			}
 		},
 	})
-	queue, err := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
 	return &replica{t: t, tracer: tracer, ledger: l, queue: queue}
 }
 

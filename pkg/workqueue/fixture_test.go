@@ -71,7 +71,7 @@ func reopenLogged(t testing.TB, store tablestore.Store, cfg ledger.Config, limit
 	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready, cfg.Taker = store, 2, time.Minute, b.mirror.Ready, b.mirror.Taker
 	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
 	b.ledger = ledgertest.Open(t, cfg)
-	b.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
+	b.Queue = workqueue.New(workqueue.Config{
 		Ledger: b.ledger.Ledger, Store: store, Mirror: b.mirror, Logger: log,
 		Held: func(target statemachine.Target) bool {
 			return target.ProtocolID != "" && target.ProtocolID == b.heldProtocol.Load()

@@ -62,7 +62,7 @@ func limitedWith(t *testing.T, store tablestore.Store, cfg ledger.Config, set ..
 	var err error
 	l.gate, err = admission.NewGate(t.Context(), admission.Config{Service: l.stored, Runs: l.ledger})
 	musttest.NoError(t, err)
-	l.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
+	l.Queue = workqueue.New(workqueue.Config{
 		Ledger: l.ledger.Ledger, Store: store, Mirror: l.mirror, Limits: l.gate,
 		Held: l.gate.HoldsQueued, HeldTenant: l.gate.HoldsTenant,
 	})

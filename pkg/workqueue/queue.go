@@ -65,11 +65,8 @@ type Queue struct {
 	caller     Caller
 }
 
-// New returns a queue. The error names the fields that are required.
-func New(cfg Config) (*Queue, error) {
-	if cfg.Ledger == nil || cfg.Store == nil || cfg.Mirror == nil {
-		return nil, errors.New("workqueue: Ledger, Store and Mirror are required")
-	}
+// New returns a queue.
+func New(cfg Config) *Queue {
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -94,7 +91,7 @@ func New(cfg Config) (*Queue, error) {
 	q.expiry.cursor <- expiredCursor{walked: time.Now(), part: int(cfg.Random() * memoryParts)}
 	q.mirror.connect(cfg.Store)
 	q.limits.Wake(q.mirror.granted)
-	return q, nil
+	return q
 }
 
 // Caller names the tenants and services whose items a caller may see. An empty list means

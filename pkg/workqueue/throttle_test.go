@@ -18,7 +18,7 @@ func TestFail_OfAThrottledItemClosesTheServiceOnce(t *testing.T) {
 	for _, split := range []bool{false, true} {
 		b := setup(t, split)
 		var closed []statemachine.Closure
-		b.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
+		b.Queue = workqueue.New(workqueue.Config{
 			Ledger: b.ledger.Ledger, Store: b.store, Mirror: b.mirror,
 			Closer: func(_ context.Context, c statemachine.Closure) { closed = append(closed, c) },
 		})
@@ -56,7 +56,7 @@ func TestFail_OfAThrottledItemClosesTheServiceOnce(t *testing.T) {
 func TestFail_ClosesNothingUnlessThrottled(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
-	b.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
+	b.Queue = workqueue.New(workqueue.Config{
 		Ledger: b.ledger.Ledger, Store: b.store, Mirror: b.mirror,
 		Closer: func(_ context.Context, c statemachine.Closure) { t.Errorf("closed %+v", c) },
 	})

@@ -28,7 +28,7 @@ func jobsOn(t *testing.T, store tablestore.Store) (*ledgertest.Ledger, *workqueu
 	t.Helper()
 	mirror := workqueue.NewMirror(1000)
 	jobLedger := ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker})
-	queue := musttest.Make(t, workqueue.New, workqueue.Config{Ledger: jobLedger.Ledger, Store: store, Mirror: mirror})
+	queue := workqueue.New(workqueue.Config{Ledger: jobLedger.Ledger, Store: store, Mirror: mirror})
 	return jobLedger, queue
 }
 

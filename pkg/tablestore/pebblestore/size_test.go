@@ -10,7 +10,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -29,7 +28,7 @@ func TestSize_OfAFinishedJob(t *testing.T) {
 	defer func() { _ = store.Close() }()
 	mirror := workqueue.NewMirror(0)
 	l := ledgertest.Open(t, ledger.Config{Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Retention: time.Hour, KeyTTL: time.Hour})
-	queue := musttest.Make(t, workqueue.New, workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
+	queue := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
 	random := rand.NewChaCha8([32]byte{})
 	for i := range jobs {
 		l.Submit(documentCommand(i, random))

@@ -113,10 +113,7 @@ func replica(t *testing.T, url string) (*ledgertest.Ledger, *workqueue.Queue) {
 	store, mirror := open(t, url), workqueue.NewMirror(0)
 	t.Cleanup(func() { _ = store.Close() }) // It never fails.
 	l := ledgertest.Open(t, ledger.Config{Store: store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker})
-	queue, err := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror, Poll: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror, Poll: time.Hour})
 	return l, queue
 }
 
