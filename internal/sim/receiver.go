@@ -134,16 +134,11 @@ func (m *parts) openWebhooks(w *world, p *process) error {
 		return err
 	}
 	steady := func() float64 { return 0.5 } // Several attempts may end at once, in any order.
-	m.webhooks, err = background.NewWebhooks(background.WebhooksConfig{
+	m.webhooks = background.NewWebhooks(background.WebhooksConfig{
 		Ledger: m.ledger, Workers: 6, Hold: webhookHold, Logger: w.log,
 		Random: (&randomSource{rng: w.source(p.name + "/webhooks")}).float,
-		Dispatcher: &webhook.Dispatcher{
-			Send: p.send(w), Gate: gate, Policy: webhook.Policy{Delays: webhookDelays, Jitter: 0.3}, Random: steady,
-		},
+		Send:   p.send(w), Gate: gate, Policy: background.WebhookPolicy{Delays: webhookDelays, Jitter: 0.3}, Jitter: steady,
 	})
-	if err != nil {
-		return err
-	}
 	m.loops = append(m.loops, loop{"offers", m.webhooks.Run})
 	m.every(sweepInterval, m.webhooks.Loop())
 	return nil

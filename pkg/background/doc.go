@@ -6,7 +6,7 @@
 //	     ──▶ Retention   ended jobs       ──▶ ledger.Purge
 //	     ──▶ Reconciler  all live jobs    ──▶ ledger.Inspect
 //	     ──▶ Bulk        operations       ──▶ commands.Rerun, ledger.Change
-//	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
+//	     ──▶ Webhooks    due webhooks     ──▶ webhook.Gate, Sender
 //	     ──▶ Cron        due schedules    ──▶ schedules.Act
 //	     ──▶ Watcher     changed files    ──▶ Files.Look
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,8 +36,17 @@ type WebhooksLedger interface {
 type WebhooksConfig struct {
 	// Ledger holds the webhooks. Required.
 	Ledger WebhooksLedger
-	// Dispatcher makes the attempts. Required.
-	Dispatcher *webhook.Dispatcher
+	// Send makes one attempt, as [webhook.Sender.Send] does. Required. It must be safe for
+	// concurrent use.
+	Send func(ctx context.Context, message webhook.Message) webhook.Result
+	// Gate isolates receivers from each other. Required.
+	Gate *webhook.Gate
+	// Policy decides when to retry. Optional. Its zero value never does; see
+	// [StandardWebhookPolicy].
+	Policy WebhookPolicy
+	// Jitter returns numbers in [0, 1), for the jitter of the policy. Optional. Defaults to
+	// math/rand/v2. It must be safe for concurrent use.
+	Jitter func() float64
 	// Workers is the most concurrent attempts. Optional. Defaults to 64.
 	Workers int
 	// Hold is how long a claim on a webhook lasts. It must be longer than an attempt may
@@ -76,15 +86,12 @@ type Webhooks struct {
 	wake chan struct{}
 }
 
-// NewWebhooks returns a runner that sends webhooks. The error names the invalid field.
-func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
-	if cfg.Ledger == nil || cfg.Dispatcher == nil {
-		return nil, errors.New("webhooks: Ledger and Dispatcher are required")
-	}
+// NewWebhooks returns a runner that sends webhooks.
+func NewWebhooks(cfg WebhooksConfig) *Webhooks {
 	cfg.Workers = cmp.Or(cfg.Workers, 64)
 	cfg.Hold = cmp.Or(cfg.Hold, time.Minute)
-	if cfg.Workers < 0 || cfg.Hold < 0 {
-		return nil, fmt.Errorf("webhooks: Workers and Hold must be positive, are %d and %s", cfg.Workers, cfg.Hold)
+	if cfg.Jitter == nil {
+		cfg.Jitter = rand.Float64
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
@@ -93,12 +100,11 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	if cfg.Traceparent == nil {
 		cfg.Traceparent = func(job *statemachine.Job) string { return job.Traceparent }
 	}
-	w := &Webhooks{
+	return &Webhooks{
 		cfg: cfg, offered: make(chan ledger.Entry, offeredSize),
 		walk:    ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Webhook, Random: cfg.Random},
 		permits: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
 	}
-	return w, cfg.Dispatcher.Validate()
 }
 
 // Offer queues the webhooks of a job that has just ended for Run, or leaves them to the
@@ -268,14 +274,13 @@ func (w *Webhooks) attempt(ctx context.Context, claimed *claimedWebhook) {
 	message := webhook.Message{
 		ID: row.ID(), TenantID: row.TenantID, URL: row.URL, Body: claimed.body, Traceparent: w.cfg.Traceparent(claimed.job),
 	}
-	sent, result := w.cfg.Dispatcher.Attempt(ctx, message, webhook.Delivery{
-		State: webhook.State(row.State), Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt,
-		Since: row.Since(), LastStatus: row.LastStatus, LastError: row.LastError,
-	})
+	pass, result := w.cfg.Gate.Enter(row.TenantID, webhook.HostOf(row.URL), began)
+	if pass != nil {
+		result = w.cfg.Send(ctx, message)
+		pass.Leave(result, time.Now())
+	}
+	next := w.cfg.Policy.Apply(*row, result, time.Now(), w.cfg.Jitter())
 	w.cfg.Observe(claimed.job, began, result)
-	next := *row
-	next.State, next.Attempts, next.NextAttemptAt = ledger.WebhookState(sent.State), sent.Attempts, sent.NextAttemptAt
-	next.LastStatus, next.LastError = sent.LastStatus, sent.LastError
 	// The attempt was made, so store it even while the process stops.
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()

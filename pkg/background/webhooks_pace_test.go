@@ -61,26 +61,18 @@ func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
 	return made
 }
 
-// dispatcher returns a dispatcher that sends through s, with round delays.
-func dispatcher(t testing.TB, s *sends) *webhook.Dispatcher {
-	t.Helper()
-	return &webhook.Dispatcher{
-		Send: s.send, Gate: gate(t, webhook.GateConfig{}), Random: func() float64 { return 0 },
-		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5},
-	}
-}
+// roundDelays is a policy with round delays.
+var roundDelays = background.WebhookPolicy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5}
 
 func sending(t testing.TB, h *hooks, s *sends, change func(*background.WebhooksConfig)) *background.Webhooks {
 	t.Helper()
-	cfg := background.WebhooksConfig{Ledger: h, Dispatcher: dispatcher(t, s)}
+	cfg := background.WebhooksConfig{
+		Ledger: h, Send: s.send, Gate: gate(t, webhook.GateConfig{}), Policy: roundDelays, Jitter: func() float64 { return 0 },
+	}
 	if change != nil {
 		change(&cfg)
 	}
-	made, err := background.NewWebhooks(cfg)
-	if err != nil {
-		t.Fatalf("NewWebhooks: %v", err)
-	}
-	return made
+	return background.NewWebhooks(cfg)
 }
 
 func TestWebhooks_SendWhatIsDue(t *testing.T) {
@@ -156,7 +148,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldUpOthers(t *testing.T) {
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Workers = 16
-			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 4})
+			cfg.Gate = gate(t, webhook.GateConfig{PerHost: 4})
 		}).Loop())
 		time.Sleep(5 * time.Second)
 		if n := q.count(ledger.WebhookDelivered); n != 200 {
@@ -227,7 +219,7 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 			return delivered
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
-			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
+			cfg.Gate = gate(t, webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
 		}).Loop())
 		time.Sleep(9 * time.Minute)
 		if n := s.count(); n > 40 {
@@ -251,8 +243,8 @@ func TestWebhooks_OfASilentHostAreGivenUp(t *testing.T) {
 		}
 		q := newHooks(deliveries...)
 		stop := running(t, sending(t, q, always(silent), func(cfg *background.WebhooksConfig) {
-			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{})
-			cfg.Dispatcher.Policy.GiveUp = time.Hour
+			cfg.Gate = gate(t, webhook.GateConfig{})
+			cfg.Policy.GiveUp = time.Hour
 		}).Loop())
 		time.Sleep(3 * time.Hour)
 		stop()
@@ -470,7 +462,7 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 			<-over
 			return delivered
 		}}
-		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
+		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
 		if _, err := r.RunOnce(t.Context()); err != nil {
 			t.Errorf("RunOnce: %v", err)
 		}
@@ -485,27 +477,4 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 		close(over)
 		r.Wait()
 	})
-}
-
-func TestNewWebhooks_NamesTheInvalidField(t *testing.T) {
-	t.Parallel()
-	tests := map[string]func(*background.WebhooksConfig){
-		"Ledger":     func(c *background.WebhooksConfig) { c.Ledger = nil },
-		"Dispatcher": func(c *background.WebhooksConfig) { c.Dispatcher = nil },
-		"Send":       func(c *background.WebhooksConfig) { c.Dispatcher.Send = nil },
-		"Gate":       func(c *background.WebhooksConfig) { c.Dispatcher.Gate = nil },
-		"Workers":    func(c *background.WebhooksConfig) { c.Workers = -1 },
-		"Hold":       func(c *background.WebhooksConfig) { c.Hold = -1 },
-		"Jitter":     func(c *background.WebhooksConfig) { c.Dispatcher.Policy.Jitter = 2 },
-	}
-	for field, spoil := range tests {
-		t.Run(field, func(t *testing.T) {
-			t.Parallel()
-			cfg := background.WebhooksConfig{Ledger: newHooks(), Dispatcher: dispatcher(t, always(delivered))}
-			spoil(&cfg)
-			if _, err := background.NewWebhooks(cfg); err == nil || !strings.Contains(err.Error(), field) {
-				t.Errorf("NewWebhooks: %v, want an error about %s", err, field)
-			}
-		})
-	}
 }

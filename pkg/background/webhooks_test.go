@@ -69,12 +69,10 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	store, faults := storetest.Faulty(ledgertest.Split())
 	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
 	b.ledger = ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ended: func(job *statemachine.Job) { b.Offer(job) }})
-	var err error
-	b.Webhooks, err = background.NewWebhooks(background.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
-		Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
-		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
-	}})
-	musttest.NoError(t, err)
+	b.Webhooks = background.NewWebhooks(background.WebhooksConfig{
+		Ledger: b.ledger, Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
+		Policy: background.WebhookPolicy{Delays: []time.Duration{10 * time.Second, time.Minute}},
+	})
 	b.jobID = cancelled(b.ledger, "h")
 	return b
 }
@@ -174,9 +172,9 @@ func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 			last = cancelled(l, key)
 		}
 		r := &receiver{begun: time.Now()}
-		w := musttest.Make(t, background.NewWebhooks, background.WebhooksConfig{
+		w := background.NewWebhooks(background.WebhooksConfig{
 			Ledger: &unclaimable{Ledger: l.Ledger, but: last, err: errors.New("the row is damaged")}, Workers: 1,
-			Dispatcher: &webhook.Dispatcher{Send: r.send, Gate: gate(t, webhook.GateConfig{})},
+			Send: r.send, Gate: gate(t, webhook.GateConfig{}),
 		})
 		if _, err := w.RunOnce(t.Context()); err == nil {
 			t.Error("the failures are not reported")
@@ -201,8 +199,8 @@ func TestWebhooks_ABadJobDoesNotSlowABacklog(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				return delivered
 			}}
-			w := musttest.Make(t, background.NewWebhooks, background.WebhooksConfig{
-				Ledger: u, Workers: 4, Dispatcher: &webhook.Dispatcher{Send: s.send, Gate: gate(t, webhook.GateConfig{PerHost: 64})},
+			w := background.NewWebhooks(background.WebhooksConfig{
+				Ledger: u, Workers: 4, Send: s.send, Gate: gate(t, webhook.GateConfig{PerHost: 64}),
 			})
 			run(t, w.Loop(), 900*time.Millisecond)
 			if n := s.count(); n != 300 {

@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // RetryOutbox is POST /v1/admin/outbox/retry.
@@ -185,12 +186,8 @@ func (e *endpoints) webhooks(ctx context.Context, rows []ledger.WebhookRow, err 
 		if err != nil {
 			return nil, ledger.Problem(err)
 		}
-		event := "job." + strings.ToLower(string(job.Job.State))
-		if job.Job.State == statemachine.JobFailedFinal {
-			event = "job.failed"
-		}
 		found[i] = api.Webhook{
-			WebhookID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Event: event,
+			WebhookID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Event: webhook.EventType(job.Job.State),
 			State: api.WebhookState(row.State), Attempts: row.Attempts, LastStatus: int32(row.LastStatus), LastError: row.LastError,
 			CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
 		}

@@ -230,12 +230,11 @@ func (h *harness) exhausted(t testing.TB) string {
 	id := h.controlled(t, ":cancel")
 	gate, err := webhook.NewGate(webhook.GateConfig{})
 	musttest.NoError(t, err)
-	hooks, err := background.NewWebhooks(background.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhook.Dispatcher{
-		Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
+	hooks := background.NewWebhooks(background.WebhooksConfig{
+		Ledger: h.ledger, Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
 			return webhook.Result{Outcome: webhook.Failed, Status: 500}
 		},
-	}})
-	musttest.NoError(t, err)
+	})
 	pass, err := hooks.RunOnce(t.Context())
 	musttest.NoError(t, err)
 	if hooks.Wait(); pass.Done == 0 {

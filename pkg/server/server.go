@@ -285,7 +285,7 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 	}
 	settings := background.WebhooksConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
-		Dispatcher: &webhook.Dispatcher{Send: send, Gate: gate, Policy: webhook.StandardPolicy()},
+		Send: send, Gate: gate, Policy: background.StandardWebhookPolicy(),
 		Observe: func(job *statemachine.Job, began time.Time, result webhook.Result) {
 			s.meters.webhooks.WithLabelValues(string(result.Outcome)).Inc()
 			if s.cfg.Tracer != nil && result.Outcome != webhook.Deferred {
@@ -296,8 +296,8 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 	if s.cfg.Tracer != nil {
 		settings.Traceparent = traceparent
 	}
-	s.webhooks, err = background.NewWebhooks(settings)
-	return err
+	s.webhooks = background.NewWebhooks(settings)
+	return nil
 }
 
 // traceparent returns the traceparent of a job's span, empty if the job has no trace.

@@ -1,20 +1,19 @@
 // Package webhook reports the end of a job to its callback_urls as Standard Webhooks 1.0
 // describes: signed, retried over days, and never sent to a forbidden address.
 //
-//	Delivery                  Enter              Send
-//	   │     ┌────────────┐ ┌──────────────────┐ ┌────────────────┐
-//	   └───▶ │ Dispatcher │▶│ Gate             │▶│ Sender         │
-//	         │            │ │ bound and circuit│ │ sign, transport│──▶ receiver
-//	   ┌──── │            │ │ of tenant, host  │ │ Guard at dial  │
-//	   ▼     └────────────┘ └──────────────────┘ └────────────────┘
-//	Delivery        │              │                    │
-//	   ▲            ▼              │ not now            │
-//	   └───── Policy.Apply ◀───────┴──── Result ◀───────┘
+//	                           Enter              Send
+//	                        ┌──────────────────┐ ┌────────────────┐
+//	background.Webhooks ──▶ │ Gate             │▶│ Sender         │
+//	   ▲                    │ bound and circuit│ │ sign, transport│──▶ receiver
+//	   │                    │ of tenant, host  │ │ Guard at dial  │
+//	   │                    └──────────────────┘ └────────────────┘
+//	   │                           │ not now            │
+//	   └───────────────────────────┴──── Result ◀───────┘
 //
 // # Guarantees
 //
-// A webhook is sent until it is delivered, or until the schedule of its [Policy] is
-// exhausted. It may arrive more than once. All attempts carry the same webhook-id and the
+// A webhook is sent until it is delivered, or until the schedule of its
+// background.WebhookPolicy is exhausted. It may arrive more than once. All attempts carry the same webhook-id and the
 // same body; each has its own timestamp and signature. A receiver that remembers ids
 // handles each event once.
 //
@@ -28,9 +27,8 @@
 //	the process stops            interrupted   PENDING, due at once, not counted
 //	host busy or failing         deferred      PENDING, due at its turn, not counted
 //
-// [Policy], which is pure, decides the next state. The caller stores the [Delivery];
-// the package stores nothing. A replay makes a delivery pending again and resets its
-// attempts.
+// The policy, which is pure, decides the next state. The caller stores it; this package
+// stores nothing. A replay makes a webhook pending again and resets its attempts.
 //
 // # Where webhooks go
 //

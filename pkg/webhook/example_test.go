@@ -63,23 +63,3 @@ func ExampleSender_Send() {
 	// delivered
 	// refused for: callback URL leads to an address that is not allowed
 }
-
-// A busy receiver says when to retry.
-func ExamplePolicy_Apply() {
-	policy := webhook.StandardPolicy()
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	delivery := webhook.Delivery{State: webhook.StatePending}
-	for _, result := range []webhook.Result{
-		{Outcome: webhook.Failed, Status: 500},
-		{Outcome: webhook.RetryAfter, Status: 503, After: time.Hour},
-		{Outcome: webhook.Delivered, Status: 200},
-	} {
-		delivery = policy.Apply(delivery, result, now, 0)
-		fmt.Println(now.Format(time.TimeOnly), result.Status, delivery.State)
-		now = delivery.NextAttemptAt
-	}
-	// Output:
-	// 12:00:00 500 PENDING
-	// 12:00:05 503 PENDING
-	// 13:00:05 200 DELIVERED
-}

@@ -1,7 +1,4 @@
 package webhook
 
-// These are exported for the tests alone.
-var (
-	ParseRetryAfter = parseRetryAfter
-	HostOf          = hostOf
-)
+// ParseRetryAfter is exported for the tests alone.
+var ParseRetryAfter = parseRetryAfter

@@ -142,9 +142,9 @@ func (g *Guard) control(_ context.Context, _, address string, _ syscall.RawConn)
 	return g.CheckAddr(target.Addr())
 }
 
-// hostOf returns the key of the receiver's host: name and port. It is empty for a
+// HostOf returns the key of the receiver's host: name and port. It is empty for a
 // malformed URL.
-func hostOf(raw string) string {
+func HostOf(raw string) string {
 	target, err := url.Parse(raw)
 	if err != nil || target.Hostname() == "" {
 		return ""

@@ -142,7 +142,7 @@ func TestHostOf(t *testing.T) {
 		"https://%zz/":              "",
 	} {
 		if got := webhook.HostOf(raw); got != want {
-			t.Errorf("hostOf(%q) = %q, want %q", raw, got, want)
+			t.Errorf("HostOf(%q) = %q, want %q", raw, got, want)
 		}
 	}
 }
