@@ -24,10 +24,7 @@ func newSender(t *testing.T, master webhook.Secret) *webhook.Sender {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sender, err := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sender := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
 	t.Cleanup(sender.Close)
 	return sender
 }

@@ -125,14 +125,11 @@ func (p *process) send(w *world) func(context.Context, webhook.Message) webhook.
 }
 
 // openWebhooks opens the sender of webhooks, and adds its loops.
-func (m *parts) openWebhooks(w *world, p *process) error {
-	gate, err := webhook.NewGate(webhook.GateConfig{
+func (m *parts) openWebhooks(w *world, p *process) {
+	gate := webhook.NewGate(webhook.GateConfig{
 		Attempts: 6, PerHost: 2, MaxDefer: 30 * time.Second,
 		Circuit: breaker.Settings{CoolDown: 5 * time.Second, MaxCoolDown: 20 * time.Second},
 	})
-	if err != nil {
-		return err
-	}
 	steady := func() float64 { return 0.5 } // Several attempts may end at once, in any order.
 	m.webhooks = background.NewWebhooks(background.WebhooksConfig{
 		Ledger: m.ledger, Workers: 6, Hold: webhookHold, Logger: w.log,
@@ -141,7 +138,6 @@ func (m *parts) openWebhooks(w *world, p *process) error {
 	})
 	m.loops = append(m.loops, loop{"offers", m.webhooks.Run})
 	m.every(sweepInterval, m.webhooks.Loop())
-	return nil
 }
 
 // offer offers the webhooks of a job that has ended to their sender.

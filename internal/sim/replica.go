@@ -205,7 +205,7 @@ func (p *process) open(w *world) (*parts, error) {
 		made.loops = append(made.loops, loop{"tokens", made.gate.Run})
 	}
 	if w.scenario.announced {
-		return made, made.openWebhooks(w, p)
+		made.openWebhooks(w, p)
 	}
 	return made, nil
 }

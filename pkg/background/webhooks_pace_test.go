@@ -52,22 +52,13 @@ var (
 	silent    = webhook.Result{Outcome: webhook.Failed, Reason: "the receiver did not answer in time", HostFault: true}
 )
 
-func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
-	t.Helper()
-	made, err := webhook.NewGate(cfg)
-	if err != nil {
-		t.Fatalf("NewGate: %v", err)
-	}
-	return made
-}
-
 // roundDelays is a policy with round delays.
 var roundDelays = background.WebhookPolicy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5}
 
 func sending(t testing.TB, h *hooks, s *sends, change func(*background.WebhooksConfig)) *background.Webhooks {
 	t.Helper()
 	cfg := background.WebhooksConfig{
-		Ledger: h, Send: s.send, Gate: gate(t, webhook.GateConfig{}), Policy: roundDelays, Jitter: func() float64 { return 0 },
+		Ledger: h, Send: s.send, Gate: webhook.NewGate(webhook.GateConfig{}), Policy: roundDelays, Jitter: func() float64 { return 0 },
 	}
 	if change != nil {
 		change(&cfg)
@@ -148,7 +139,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldUpOthers(t *testing.T) {
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Workers = 16
-			cfg.Gate = gate(t, webhook.GateConfig{PerHost: 4})
+			cfg.Gate = webhook.NewGate(webhook.GateConfig{PerHost: 4})
 		}).Loop())
 		time.Sleep(5 * time.Second)
 		if n := q.count(ledger.WebhookDelivered); n != 200 {
@@ -219,7 +210,7 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 			return delivered
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
-			cfg.Gate = gate(t, webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
+			cfg.Gate = webhook.NewGate(webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
 		}).Loop())
 		time.Sleep(9 * time.Minute)
 		if n := s.count(); n > 40 {
@@ -243,7 +234,7 @@ func TestWebhooks_OfASilentHostAreGivenUp(t *testing.T) {
 		}
 		q := newHooks(deliveries...)
 		stop := running(t, sending(t, q, always(silent), func(cfg *background.WebhooksConfig) {
-			cfg.Gate = gate(t, webhook.GateConfig{})
+			cfg.Gate = webhook.NewGate(webhook.GateConfig{})
 			cfg.Policy.GiveUp = time.Hour
 		}).Loop())
 		time.Sleep(3 * time.Hour)
@@ -462,7 +453,7 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 			<-over
 			return delivered
 		}}
-		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
+		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Gate = webhook.NewGate(webhook.GateConfig{PerHost: 1}) })
 		if _, err := r.RunOnce(t.Context()); err != nil {
 			t.Errorf("RunOnce: %v", err)
 		}

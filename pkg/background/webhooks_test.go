@@ -70,7 +70,7 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
 	b.ledger = ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ended: func(job *statemachine.Job) { b.Offer(job) }})
 	b.Webhooks = background.NewWebhooks(background.WebhooksConfig{
-		Ledger: b.ledger, Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
+		Ledger: b.ledger, Send: b.receiver.send, Gate: webhook.NewGate(webhook.GateConfig{}),
 		Policy: background.WebhookPolicy{Delays: []time.Duration{10 * time.Second, time.Minute}},
 	})
 	b.jobID = cancelled(b.ledger, "h")
@@ -174,7 +174,7 @@ func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 		r := &receiver{begun: time.Now()}
 		w := background.NewWebhooks(background.WebhooksConfig{
 			Ledger: &unclaimable{Ledger: l.Ledger, but: last, err: errors.New("the row is damaged")}, Workers: 1,
-			Send: r.send, Gate: gate(t, webhook.GateConfig{}),
+			Send: r.send, Gate: webhook.NewGate(webhook.GateConfig{}),
 		})
 		if _, err := w.RunOnce(t.Context()); err == nil {
 			t.Error("the failures are not reported")
@@ -200,7 +200,7 @@ func TestWebhooks_ABadJobDoesNotSlowABacklog(t *testing.T) {
 				return delivered
 			}}
 			w := background.NewWebhooks(background.WebhooksConfig{
-				Ledger: u, Workers: 4, Send: s.send, Gate: gate(t, webhook.GateConfig{PerHost: 64}),
+				Ledger: u, Workers: 4, Send: s.send, Gate: webhook.NewGate(webhook.GateConfig{PerHost: 64}),
 			})
 			run(t, w.Loop(), 900*time.Millisecond)
 			if n := s.count(); n != 300 {

@@ -228,8 +228,7 @@ func operatorsBody(rev, id string) string {
 func (h *harness) exhausted(t testing.TB) string {
 	t.Helper()
 	id := h.controlled(t, ":cancel")
-	gate, err := webhook.NewGate(webhook.GateConfig{})
-	musttest.NoError(t, err)
+	gate := webhook.NewGate(webhook.GateConfig{})
 	hooks := background.NewWebhooks(background.WebhooksConfig{
 		Ledger: h.ledger, Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
 			return webhook.Result{Outcome: webhook.Failed, Status: 500}

@@ -273,16 +273,10 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 			}
 			secrets = []webhook.Secret{secret}
 		}
-		sender, err := webhook.NewSender(webhook.Config{Guard: s.guard, Secrets: webhook.TenantSecrets(secrets...)})
-		if err != nil {
-			return err
-		}
+		sender := webhook.NewSender(webhook.Config{Guard: s.guard, Secrets: webhook.TenantSecrets(secrets...)})
 		send, s.closeHTTP = sender.Send, sender.Close
 	}
-	gate, err := webhook.NewGate(webhook.GateConfig{})
-	if err != nil {
-		return err
-	}
+	gate := webhook.NewGate(webhook.GateConfig{})
 	settings := background.WebhooksConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Send: send, Gate: gate, Policy: background.StandardWebhookPolicy(),

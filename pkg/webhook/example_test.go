@@ -36,11 +36,7 @@ func ExampleSender_Send() {
 		fmt.Println(err)
 		return
 	}
-	sender, err := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	sender := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
 	defer sender.Close()
 
 	body, err := webhook.Body(&statemachine.Job{

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -61,8 +60,8 @@ type host struct {
 	tail     time.Time     // the last turn that was assigned
 }
 
-// NewGate returns a gate. The error names the fields that are out of range.
-func NewGate(cfg GateConfig) (*Gate, error) {
+// NewGate returns a gate.
+func NewGate(cfg GateConfig) *Gate {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 64)
 	cfg.PerHost = cmp.Or(cfg.PerHost, 8)
 	cfg.MaxDefer = cmp.Or(cfg.MaxDefer, 10*time.Minute)
@@ -73,11 +72,7 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 		cfg.Circuit.CoolDown = 15 * time.Second
 		cfg.Circuit.MaxCoolDown = cmp.Or(cfg.Circuit.MaxCoolDown, 5*time.Minute)
 	}
-	if cfg.Attempts < 0 || cfg.PerHost < 0 || cfg.MaxHosts < 0 || cfg.MaxDefer < 0 {
-		return nil, fmt.Errorf("webhook: Attempts, PerHost, MaxHosts and MaxDefer must not be negative, are %d, %d, %d and %s",
-			cfg.Attempts, cfg.PerHost, cfg.MaxHosts, cfg.MaxDefer)
-	}
-	return &Gate{cfg: cfg, hosts: make(map[hostKey]*host), tenants: make(map[string]int)}, nil
+	return &Gate{cfg: cfg, hosts: make(map[hostKey]*host), tenants: make(map[string]int)}
 }
 
 // Pass permits one attempt. Its holder must call [Pass.Leave] exactly once.

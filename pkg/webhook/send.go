@@ -55,17 +55,9 @@ type Sender struct {
 	transport *http.Transport
 }
 
-// NewSender returns a sender. The error names the missing or invalid field.
-func NewSender(cfg Config) (*Sender, error) {
+// NewSender returns a sender.
+func NewSender(cfg Config) *Sender {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
-	switch {
-	case cfg.Guard == nil:
-		return nil, errors.New("webhook: Guard is required")
-	case cfg.Secrets == nil:
-		return nil, errors.New("webhook: Secrets is required")
-	case cfg.Timeout < 0:
-		return nil, fmt.Errorf("webhook: Timeout must not be negative, is %s", cfg.Timeout)
-	}
 	// HTTP/1.1 only: concurrent attempts do not share a connection, and every receiver
 	// speaks it.
 	protocols := new(http.Protocols)
@@ -83,7 +75,7 @@ func NewSender(cfg Config) (*Sender, error) {
 		MaxIdleConnsPerHost:    2, // enough for a receiver that gets a webhook now and then
 		IdleConnTimeout:        30 * time.Second,
 		Protocols:              protocols,
-	}}, nil
+	}}
 }
 
 // dial connects to an address that the guard allows. The error is a [*RefusedError] only if the guard

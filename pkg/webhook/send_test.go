@@ -288,25 +288,6 @@ func TestSend_RefusesAForbiddenURL(t *testing.T) {
 	}
 }
 
-func TestNewSender_NamesTheInvalidField(t *testing.T) {
-	t.Parallel()
-	tests := map[string]func(*webhook.Config){
-		"Guard":   func(c *webhook.Config) { c.Guard = nil },
-		"Secrets": func(c *webhook.Config) { c.Secrets = nil },
-		"Timeout": func(c *webhook.Config) { c.Timeout = -1 },
-	}
-	for field, spoil := range tests {
-		t.Run(field, func(t *testing.T) {
-			t.Parallel()
-			cfg := webhook.Config{Guard: localhostOnly(t), Secrets: webhook.TenantSecrets()}
-			spoil(&cfg)
-			if _, err := webhook.NewSender(cfg); err == nil || !strings.Contains(err.Error(), field) {
-				t.Errorf("NewSender: %v, want an error about %s", err, field)
-			}
-		})
-	}
-}
-
 func TestParseRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
