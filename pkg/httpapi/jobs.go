@@ -277,27 +277,24 @@ func (e *endpoints) GetLineage(w http.ResponseWriter, r *http.Request, jobID api
 
 // CancelJob is POST /v1/jobs/{jobId}:cancel.
 func (e *endpoints) CancelJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.Jobs.Cancel)
+	e.control(w, r, jobID, func(reason string) statemachine.Event { return statemachine.Cancel{Reason: reason} })
 }
 
 // PauseJob is POST /v1/jobs/{jobId}:pause.
 func (e *endpoints) PauseJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.Jobs.Pause)
+	e.control(w, r, jobID, func(reason string) statemachine.Event { return statemachine.Pause{Reason: reason} })
 }
 
 // ResumeJob is POST /v1/jobs/{jobId}:resume.
 func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.Jobs.Resume)
+	e.control(w, r, jobID, func(reason string) statemachine.Event { return statemachine.Resume{Reason: reason} })
 }
 
 // RescheduleJob is POST /v1/jobs/{jobId}:reschedule.
 func (e *endpoints) RescheduleJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.RescheduleRequest) (any, error) {
 		notBefore, notAfter := request.Dates(time.Now())
-		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason),
-			func(ctx context.Context, c search.Control) (*statemachine.Aggregate, bool, error) {
-				return e.Jobs.Reschedule(ctx, c, notBefore, notAfter)
-			})
+		return e.controlled(ctx, jobID, statemachine.Reschedule{NotBefore: notBefore, NotAfter: notAfter, Reason: request.Reason})
 	})
 }
 
@@ -305,43 +302,34 @@ func (e *endpoints) RescheduleJob(w http.ResponseWriter, r *http.Request, jobID 
 func (e *endpoints) PrioritizeJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.PrioritizeRequest) (any, error) {
 		class, _ := statemachine.ParseClass(string(request.Priority))
-		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason),
-			func(ctx context.Context, c search.Control) (*statemachine.Aggregate, bool, error) {
-				return e.Jobs.Prioritize(ctx, c, class)
-			})
+		return e.controlled(ctx, jobID, statemachine.Prioritize{Class: class, Reason: request.Reason})
 	})
 }
 
-// control answers 202 if the control changed the job, 200 if it changed nothing.
-func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string, do control) {
+// control changes a job with the event that follows from the request's reason.
+func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string, event func(reason string) statemachine.Event) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
-		return e.controlled(ctx, controlOf(ctx, jobID, request.Reason), do)
+		return e.controlled(ctx, jobID, event(request.Reason))
 	})
 }
 
-// control changes a job, or reports that there is nothing to change.
-type control func(context.Context, search.Control) (job *statemachine.Aggregate, applied bool, err error)
-
-func (e *endpoints) controlled(ctx context.Context, c search.Control, do control) (any, error) {
+// controlled answers 202 if the event changed the job, 200 if it changed nothing.
+func (e *endpoints) controlled(ctx context.Context, jobID string, event statemachine.Event) (any, error) {
 	if err := e.reserve(ctx, jobWeight); err != nil {
 		return nil, err
 	}
-	job, applied, err := do(ctx, c)
+	result, err := e.Ledger.Change(ctx, jobID, event, ledger.By(string(api.ActorClient), requestStateOf(ctx).id))
 	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	if err := result.Problem(); err != nil {
 		return nil, err
 	}
 	status := http.StatusOK
-	if applied {
+	if result.Outcome == statemachine.Applied {
 		status = http.StatusAccepted
 	}
-	return e.encodeJob(ctx, status, e.jobsFor(ctx).Changed(ctx, job))
-}
-
-// controlOf returns a client's control request for a job.
-func controlOf(ctx context.Context, jobID, reason string) search.Control {
-	return search.Control{
-		JobID: jobID, Reason: reason, Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id,
-	}
+	return e.encodeJob(ctx, status, e.jobsFor(ctx).Changed(ctx, &result.Job))
 }
 
 // encodeJob encodes an answer of the job and its steps' payloads.

@@ -1,5 +1,5 @@
-// Package search finds jobs, counts them, and reads and controls them for callers. It returns a
-// job with its steps and its history, waits for its end, and cancels, pauses and resumes it.
+// Package search finds jobs, counts them, and reads them for callers. It returns a job with its
+// steps and its history, and waits for its end.
 //
 // Jobs are read from their own rows, so an answer shows the state on which the next change
 // is decided.
@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Service reads and controls jobs. It is safe for concurrent use.
+// Service reads jobs. It is safe for concurrent use.
 type Service struct {
 	ledger *ledger.Ledger
 	ended  *Ended
@@ -194,53 +194,6 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 		}}}
 	}
 	return entries, agg.Job.State.Terminal() && next == 0, nil
-}
-
-// Control is a request to cancel, pause or resume a job.
-type Control struct {
-	JobID     string
-	Reason    string
-	Actor     string
-	RequestID string
-}
-
-// Cancel ends the job without a result. It reports whether the job changed. The errors are
-// [*apierror.Error]s, illegal_transition if the job has already ended in another state.
-func (s *Service) Cancel(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
-	return s.control(ctx, c, statemachine.Cancel{Reason: c.Reason})
-}
-
-// Pause stops the dispatch of further steps and retries. It returns the same as
-// [Service.Cancel].
-func (s *Service) Pause(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
-	return s.control(ctx, c, statemachine.Pause{Reason: c.Reason})
-}
-
-// Resume ends a pause. It returns the same as [Service.Cancel].
-func (s *Service) Resume(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
-	return s.control(ctx, c, statemachine.Resume{Reason: c.Reason})
-}
-
-// Reschedule sets the dates of a job that has not begun; a nil one stays. It returns the same as
-// [Service.Cancel].
-func (s *Service) Reschedule(ctx context.Context, c Control, notBefore, notAfter *time.Time) (*statemachine.Aggregate, bool, error) {
-	return s.control(ctx, c, statemachine.Reschedule{NotBefore: notBefore, NotAfter: notAfter, Reason: c.Reason})
-}
-
-// Prioritize sets the class of a job that has not ended. It returns the same as [Service.Cancel].
-func (s *Service) Prioritize(ctx context.Context, c Control, class statemachine.Class) (*statemachine.Aggregate, bool, error) {
-	return s.control(ctx, c, statemachine.Prioritize{Class: class, Reason: c.Reason})
-}
-
-func (s *Service) control(ctx context.Context, c Control, event statemachine.Event) (*statemachine.Aggregate, bool, error) {
-	result, err := s.ledger.Change(ctx, c.JobID, event, ledger.By(c.Actor, c.RequestID))
-	if err != nil {
-		return nil, false, ledger.Problem(err)
-	}
-	if err := result.Problem(); err != nil {
-		return nil, false, err
-	}
-	return &result.Job, result.Outcome == statemachine.Applied, nil
 }
 
 // Related is a job of a lineage; without an aggregate if it was purged.

@@ -55,7 +55,6 @@ func TestGet_MissingJob(t *testing.T) {
 		"payload": func() error { _, err := s.Payload(t.Context(), "gone"); return err },
 		"wait":    func() error { _, err := s.Wait(t.Context(), "gone", time.Second, nil); return err },
 		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
-		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), search.Control{JobID: "gone"}); return err },
 	} {
 		if known, ok := errors.AsType[*apierror.Error](call()); !ok || known.Code != apierror.JobNotFound {
 			t.Errorf("%s answered %v", name, known)
@@ -115,37 +114,6 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 			t.Errorf("%v, %v", view, err)
 		}
 	})
-}
-
-func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
-	t.Parallel()
-	s, _, id := setup(t)
-	c := search.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}
-	for _, step := range []struct {
-		name    string
-		call    func(context.Context, search.Control) (*statemachine.Aggregate, bool, error)
-		applied bool
-		state   statemachine.JobState
-	}{
-		{"pause", s.Pause, true, statemachine.JobPaused},
-		{"pause again", s.Pause, false, statemachine.JobPaused},
-		{"resume", s.Resume, true, statemachine.JobDispatching},
-		{"resume again", s.Resume, false, statemachine.JobDispatching},
-		{"cancel", s.Cancel, true, statemachine.JobCancelled},
-		{"cancel again", s.Cancel, false, statemachine.JobCancelled},
-	} {
-		view, applied, err := step.call(t.Context(), c)
-		if err != nil || applied != step.applied || view.Job.State != step.state {
-			t.Errorf("%s: %v, %t, %v", step.name, view, applied, err)
-		}
-	}
-	if _, _, err := s.Pause(t.Context(), c); err == nil {
-		t.Error("a cancelled job was paused")
-	}
-	entries, next, err := s.History(t.Context(), id, 1, 100)
-	if err != nil || next != 0 || len(entries) == 0 || entries[0].Actor != "client" || entries[0].RequestID != "r" {
-		t.Errorf("%+v, %d, %v", entries, next, err)
-	}
 }
 
 // A rejected callback is in the history at the rev at which it was recorded, on the page of

@@ -9,7 +9,6 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls
 		"Get_MissingJob":                       TestGet_MissingJob,
 		"Wait":                                 TestWait,
 		"Wait_SeesAJobThatAnotherProcessEnded": TestWait_SeesAJobThatAnotherProcessEnded,
-		"Control_ReportsWhetherTheJobChanged":  TestControl_ReportsWhetherTheJobChanged,
 		"List_NamesTheInvalidParameter":        TestList_NamesTheInvalidParameter,
 		"Lineage_IsTheWholeChain":              TestLineage_IsTheWholeChainFromAnyOfItsJobs,
 		"Follow_ContinuesAfterAnEntry":         TestFollow_ContinuesAfterAnEntry,
