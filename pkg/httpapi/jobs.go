@@ -50,9 +50,9 @@ func (e *endpoints) job(ctx context.Context, jobID string) (*search.Shown, error
 	if err := e.reserve(ctx, jobWeight); err != nil {
 		return nil, err
 	}
-	job, err := e.Jobs.Get(ctx, jobID)
+	job, err := e.Ledger.Job(ctx, jobID)
 	if err != nil {
-		return nil, err
+		return nil, ledger.Problem(err)
 	}
 	return e.jobsFor(ctx).Show(ctx, job)
 }
@@ -345,9 +345,9 @@ func (e *endpoints) encodeJob(ctx context.Context, status int, job *search.Shown
 // their payloads. It encodes in parts: the steps share the bytes of the payload, which may be
 // large and is often the same for all. Only a few requests do this at a time.
 func (e *endpoints) encodeSteps(ctx context.Context, status int, head any, job *search.Shown) (any, error) {
-	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
+	payload, err := e.Ledger.Payload(ctx, job.Job.ID)
 	if err != nil && status != http.StatusAccepted { // otherwise the control was applied: answer even without the payload
-		return nil, err
+		return nil, ledger.Problem(err)
 	}
 	text, err := encode(head)
 	text = bytes.TrimSuffix(text, []byte("}\n"))

@@ -32,9 +32,9 @@ func (e *endpoints) ListLines(w http.ResponseWriter, r *http.Request, params api
 // GetLine is GET /v1/lines/{lineId}.
 func (e *endpoints) GetLine(w http.ResponseWriter, r *http.Request, lineID api.LineID) {
 	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
-		line, err := e.Jobs.Line(ctx, lineID)
+		line, err := e.Ledger.Line(ctx, lineID)
 		if err != nil {
-			return nil, err
+			return nil, ledger.Problem(err)
 		}
 		return lineOf(line), nil
 	})

@@ -38,19 +38,6 @@ func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
 
 func (s *Service) finder() *Finder { return &Finder{Source: s.ledger, Live: s.around.Live} }
 
-// Get returns the job. The errors are [*apierror.Error]s.
-func (s *Service) Get(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
-	job, err := s.ledger.Job(ctx, jobID)
-	return job, ledger.Problem(err)
-}
-
-// Payload returns the payload of the job's command, verbatim. [ledger.StepPayload]
-// extracts a step's part. The errors are [*apierror.Error]s.
-func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
-	payload, err := s.ledger.Payload(ctx, jobID)
-	return payload, ledger.Problem(err)
-}
-
 // Ended wakes readers that wait for a job when it ends in this process. Its zero value is
 // ready for use. It is safe for concurrent use.
 type Ended struct {

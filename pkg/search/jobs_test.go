@@ -35,10 +35,10 @@ func setup(t *testing.T) (*search.Service, *ledgertest.Ledger, string) {
 
 func TestPayload_HoldsEachStepsPart(t *testing.T) {
 	t.Parallel()
-	s, _, id := setup(t)
-	job, err := s.Get(t.Context(), id)
+	_, l, id := setup(t)
+	job, err := l.Job(t.Context(), id)
 	musttest.NoError(t, err)
-	payload, err := s.Payload(t.Context(), id)
+	payload, err := l.Payload(t.Context(), id)
 	musttest.NoError(t, err)
 	for i, want := range []string{`{"n":1.50}`, "", `{"one":{"n":1.50}}`} {
 		if got := ledger.StepPayload(payload, &job.Steps[i]); string(got) != want || (got == nil) != (want == "") {
@@ -51,8 +51,6 @@ func TestGet_MissingJob(t *testing.T) {
 	t.Parallel()
 	s, _, _ := setup(t)
 	for name, call := range map[string]func() error{
-		"get":     func() error { _, err := s.Get(t.Context(), "gone"); return err },
-		"payload": func() error { _, err := s.Payload(t.Context(), "gone"); return err },
 		"wait":    func() error { _, err := s.Wait(t.Context(), "gone", time.Second, nil); return err },
 		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
 	} {

@@ -97,12 +97,6 @@ func parseLinesPosition(text string, shards int) (shard int, key string, err err
 	return shard, key, nil
 }
 
-// Line returns a line. The errors are [*apierror.Error]s, line_not_found if no job is in it.
-func (s *Service) Line(ctx context.Context, id string) (*ledger.LineView, error) {
-	line, err := s.ledger.Line(ctx, id)
-	return line, ledger.Problem(err)
-}
-
 // LineJobs returns one page of the jobs of a line in their order, from that seq on, and the seq with which
 // the next page begins, 0 if there is none. A large job may end a page early. The errors are
 // [*apierror.Error]s, line_not_found if no job is in the line.

@@ -28,7 +28,7 @@ func TestShow_SaysWhatIsBeforeAJobInItsLine(t *testing.T) {
 	a, b := l.Submit(ordered("k", "a")), l.Submit(ordered("k", "b"))
 	expect := func(reason statemachine.Reason, blocker, detail string) {
 		t.Helper()
-		alone, listed := shows(t, s, b)
+		alone, listed := shows(t, l, s, b)
 		if alone.Reason != reason || alone.BlockedBy.ID != blocker || !strings.Contains(alone.Detail, detail) {
 			t.Errorf("it waits for %+v, want %s", alone, reason)
 		}

@@ -33,9 +33,9 @@ func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledgertest.Ledger, 
 }
 
 // shows returns what the job waits for, as Show and as List say it.
-func shows(t *testing.T, s *search.Service, id string) (alone, listed statemachine.Waiting) {
+func shows(t *testing.T, l *ledgertest.Ledger, s *search.Service, id string) (alone, listed statemachine.Waiting) {
 	t.Helper()
-	job, err := s.Get(t.Context(), id)
+	job, err := l.Job(t.Context(), id)
 	musttest.NoError(t, err)
 	shown, err := s.Show(t.Context(), job)
 	musttest.NoError(t, err)
@@ -64,7 +64,7 @@ func TestShow_CountsTheDirectivesAheadUpToABound(t *testing.T) {
 		999:  ", with 999 of its tenant before it; ",
 		1001: ", with 1000 or more of its tenant before it; ",
 	} {
-		alone, listed := shows(t, s, ids[i])
+		alone, listed := shows(t, l, s, ids[i])
 		if alone.Reason != "queued" || !strings.Contains(alone.Detail, want) {
 			t.Errorf("job %d waits for %+v, want %q", i, alone, want)
 		}
@@ -117,12 +117,12 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 			l, ids := accepted(t, test.bus, 1)
 			s := search.New(l.Ledger, &search.Ended{}, test.around)
 			if test.want != "" {
-				if alone, listed := shows(t, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
+				if alone, listed := shows(t, l, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
 					t.Errorf("Show says that it waits for %+v, List for %+v", alone, listed)
 				}
 				return
 			}
-			job, err := s.Get(t.Context(), ids[0])
+			job, err := l.Job(t.Context(), ids[0])
 			musttest.NoError(t, err)
 			_, one := s.Show(t.Context(), job)
 			_, _, list := s.List(t.Context(), search.Filter{}, 10, "")
@@ -141,13 +141,13 @@ func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
 		return &statemachine.OpenCircuit{Name: "t1", Reason: "dial 10.0.0.7", Until: time.Now().Add(time.Hour)}, nil
 	}})
-	alone, listed := shows(t, s.ForOneTenant(), ids[0])
+	alone, listed := shows(t, l, s.ForOneTenant(), ids[0])
 	for _, got := range []statemachine.Waiting{alone, listed} {
 		if got.Reason != "circuit_open" || !strings.HasPrefix(got.Detail, "circuit t1 is open; a relay tries again at ") {
 			t.Errorf("a caller of one tenant sees %+v", got)
 		}
 	}
-	if alone, _ = shows(t, s, ids[0]); !strings.HasPrefix(alone.Detail, "circuit t1 is open: dial 10.0.0.7; a relay") {
+	if alone, _ = shows(t, l, s, ids[0]); !strings.HasPrefix(alone.Detail, "circuit t1 is open: dial 10.0.0.7; a relay") {
 		t.Errorf("a caller of all tenants sees %+v", alone)
 	}
 }
@@ -157,7 +157,7 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Slow: func() time.Time { return since }})
-	alone, listed := shows(t, s, ids[0])
+	alone, listed := shows(t, l, s, ids[0])
 	for _, shown := range []statemachine.Waiting{alone, listed} {
 		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it take too long since 2026-01-02T03:04:05.000Z") {
 			t.Errorf("it waits for %+v", shown)
