@@ -65,12 +65,7 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 		log.WarnContext(ctx, "tokens are accepted without TLS: set LUCIUS_TLS_CERT, or terminate TLS in a proxy on this host",
 			"listen_addr", cfg.ListenAddr)
 	}
-	if a.callers, err = newLimiter("LUCIUS_RATE_LIMIT_CALLER", cfg.CallerLimit); err != nil {
-		return nil, err
-	}
-	if a.tenants, err = newLimiter("LUCIUS_RATE_LIMIT_TENANT", cfg.TenantLimit); err != nil {
-		return nil, err
-	}
+	a.callers, a.tenants = auth.NewLimiter(cfg.CallerLimit), auth.NewLimiter(cfg.TenantLimit)
 	return a, a.openAudit(cfg.AuditLog)
 }
 
@@ -82,18 +77,6 @@ func warnIfExposed(ctx context.Context, log *slog.Logger, setting, path string) 
 		log.WarnContext(ctx, "other users of this host have access: run chmod o-rwx on the path",
 			"setting", setting, "path", path, "mode", info.Mode().Perm().String())
 	}
-}
-
-// newLimiter returns nil for a rate of 0, which is no limit.
-func newLimiter(variable string, limit auth.LimitConfig) (*auth.Limiter, error) {
-	if limit.Rate == 0 {
-		return nil, nil
-	}
-	limiter, err := auth.NewLimiter(limit)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", variable, err)
-	}
-	return limiter, nil
 }
 
 // openAudit opens the audit log. Its records are lines of JSON, independent of the

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"errors"
 	"sync"
 	"time"
 
@@ -17,23 +16,11 @@ const maxLimited = 10_000
 
 // LimitConfig configures a [Limiter].
 type LimitConfig struct {
-	// Rate is how many requests a second each key may make in the long run.
-	// Required.
+	// Rate is how many requests a second each key may make in the long run; 0 means no limit.
 	Rate float64
 	// Burst is how many requests a key may make in a burst. Optional. Defaults to one
 	// second's worth, at least one.
 	Burst int
-}
-
-// Validate names the first invalid field.
-func (c LimitConfig) Validate() error {
-	if !(c.Rate > 0 && c.Rate <= 1e9) {
-		return errors.New("auth: Rate must be more than 0, and at most 1e9")
-	}
-	if c.Burst < 0 {
-		return errors.New("auth: Burst must not be negative")
-	}
-	return nil
 }
 
 // Limiter limits the rate of requests by key: a caller's name, or a tenant. It is
@@ -53,16 +40,16 @@ type limited struct {
 	last    time.Time // The latest time of a request.
 }
 
-// NewLimiter returns a limiter. The error names the invalid field.
-func NewLimiter(cfg LimitConfig) (*Limiter, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+// NewLimiter returns a limiter, nil if there is no limit.
+func NewLimiter(cfg LimitConfig) *Limiter {
+	if cfg.Rate == 0 {
+		return nil
 	}
 	if cfg.Burst == 0 {
 		cfg.Burst = max(1, int(cfg.Rate))
 	}
-	recent, err := simplelru.NewLRU[string, *limited](maxLimited, nil)
-	return &Limiter{cfg: cfg, recent: recent}, err
+	recent, _ := simplelru.NewLRU[string, *limited](maxLimited, nil) // It fails only for a size below 1.
+	return &Limiter{cfg: cfg, recent: recent}
 }
 
 // Check counts one request of the key at that time, and returns nil if it is allowed.

@@ -24,7 +24,7 @@ import (
 // atMost returns a limiter for that many requests, with almost no refill.
 func atMost(t *testing.T, burst int) *auth.Limiter {
 	t.Helper()
-	return musttest.Make(t, auth.NewLimiter, auth.LimitConfig{Rate: 0.01, Burst: burst})
+	return auth.NewLimiter(auth.LimitConfig{Rate: 0.01, Burst: burst})
 }
 
 func TestRequestsAreLimitedByCaller(t *testing.T) {
