@@ -5,27 +5,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 func TestLooks_CallersDoNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, done := newLooks(), atomic.Int64{}
+		s, done := &Server{looks: semaphore.NewWeighted(maxLooks), cfg: Config{Grace: time.Minute}}, atomic.Int64{}
 		began := time.Now()
 		for range maxLooks {
-			l.do(func() { time.Sleep(time.Second); done.Add(1) })
+			s.look(func() { time.Sleep(time.Second); done.Add(1) })
 		}
 		if took := time.Since(began); took > 0 || done.Load() > 0 {
 			t.Errorf("callers waited %s", took)
 		}
-		l.do(func() { done.Add(1) }) // One more than fits is done by its caller.
+		s.look(func() { done.Add(1) }) // One more than fits is done by its caller.
 		if done.Load() != 1 {
 			t.Error("a look beyond the bound was not done")
 		}
-		if err := l.close(time.Minute); err != nil || done.Load() != maxLooks+1 {
+		if err := s.looksEnd(); err != nil || done.Load() != maxLooks+1 {
 			t.Errorf("closed after %d looks, %v", done.Load(), err)
 		}
-		l.do(func() { done.Add(1) })
+		s.look(func() { done.Add(1) })
 		if done.Load() != maxLooks+2 {
 			t.Error("a look after the close was not done by its caller")
 		}
@@ -35,9 +37,9 @@ func TestLooks_CallersDoNotWait(t *testing.T) {
 func TestLooks_CloseDoesNotWaitForever(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLooks()
-		l.do(func() { time.Sleep(time.Hour) })
-		if err := l.close(time.Second); err == nil {
+		s := &Server{looks: semaphore.NewWeighted(maxLooks), cfg: Config{Grace: time.Second}}
+		s.look(func() { time.Sleep(time.Hour) })
+		if err := s.looksEnd(); err == nil {
 			t.Error("closed while a look was under way")
 		}
 		time.Sleep(time.Hour)

@@ -65,7 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 	cause = errors.Join(cause, s.requestsEnd())
 	stopReplies() // Also ends the inbox. Both end before the relay, which publishes what they commit.
 	replies.Wait()
-	cause = errors.Join(cause, s.looks.close(s.cfg.Grace)) // Before the relay, likewise.
+	cause = errors.Join(cause, s.looksEnd()) // Before the relay, likewise.
 	stop()
 	cause = errors.Join(cause, group.Wait())
 	s.closeCounts(cause == nil)
@@ -79,6 +79,32 @@ func (s *Server) requestsEnd() error {
 		if time.Now().After(end) {
 			return fmt.Errorf("requests did not end in %s", s.cfg.Grace)
 		}
+	}
+	return nil
+}
+
+// maxLooks bounds the looks at lines that no caller waits for.
+const maxLooks = 256
+
+// look does work that follows a commit and for which no caller waits: a look at a line. While as much is
+// under way as fits, and from [Server.looksEnd] on, the caller does the work itself. It is [ledger.Config]'s Later.
+func (s *Server) look(work func()) {
+	if !s.looks.TryAcquire(1) {
+		work()
+		return
+	}
+	go func() {
+		defer s.looks.Release(1)
+		work()
+	}()
+}
+
+// looksEnd waits until no look is under way. It keeps the room, so that none begins afterwards.
+func (s *Server) looksEnd() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Grace)
+	defer cancel()
+	if s.looks.Acquire(ctx, maxLooks) != nil {
+		return fmt.Errorf("looks at lines did not end in %s", s.cfg.Grace)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/lucius-project/lucius/pkg/admission"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
@@ -40,9 +42,9 @@ type Server struct {
 	meters *meters
 	clock  *clockCheck
 
-	looks   *looks            // looks at lines that no caller waits for
-	handoff *outbox.Handoff   // directives on their way from a commit to the relay
-	mirror  *workqueue.Mirror // the head of the ready index
+	looks   *semaphore.Weighted // looks at lines that no caller waits for
+	handoff *outbox.Handoff     // directives on their way from a commit to the relay
+	mirror  *workqueue.Mirror   // the head of the ready index
 	ended   search.Ended
 	uses    httpapi.UseCases
 	bus     *bus
@@ -74,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, meters: newMeters(cfg.Registry), clock: newClockCheck(cfg.Store, cfg.ClockTolerance, cfg.Logger),
-		looks: newLooks(), handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
+		looks: semaphore.NewWeighted(maxLooks), handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
 		illegal: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
@@ -128,7 +130,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		s.webhooks.Offer(job)
 	}
 	settings.Observe = s.observe
-	settings.Later = s.looks.do
+	settings.Later = s.look
 	settings.Looked = func(outcome ledger.LookOutcome, _ error) { s.meters.looks.WithLabelValues(string(outcome)).Inc() }
 	settings.Unsure = func() { s.uses.Counts.Unsure() }
 	if s.cfg.Tracer != nil {
