@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/agnivade/levenshtein"
 )
 
 // unknownVariables returns an error for each LUCIUS_ variable that is not a setting:
@@ -31,7 +33,9 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 		if name == inflightTable {
 			closest = "LUCIUS_SCHEDULE_TABLE"
 		} else if !addressLike.MatchString(name) {
-			closest = slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
+			closest = slices.MinFunc(names, func(a, b string) int {
+				return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+			})
 		}
 		problems = append(problems, fmt.Errorf("%s is not a setting: the closest one is %s; lucius serve --help lists all", name, closest))
 	}
@@ -67,26 +71,6 @@ func ofService(name string, variables map[string]string) bool {
 		return announced
 	}
 	return false
-}
-
-// edits returns the Levenshtein distance of two texts.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal, row[j+1] = row[j+1], min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // The parts of a text that may be secret: the user of a URL, and the value of a
