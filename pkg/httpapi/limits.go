@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -251,24 +252,15 @@ func (e *endpoints) authorizeUnknown(ctx context.Context, scope admission.Scope,
 
 // unknownLimit returns a violation if this process knows no step of the scope, else nil, as for a pause.
 func (e *endpoints) unknownLimit(scope admission.Scope) *apierror.Violation {
-	var services, stepTypes []string
-	for _, p := range e.Protocols.Load().Protocols() {
-		for i := range p.Steps {
-			services = append(services, p.Steps[i].Service)
-			if p.Steps[i].Service == scope.Service {
-				stepTypes = append(stepTypes, p.Steps[i].Type)
-			}
-		}
-	}
+	services := e.Protocols.Load().Services
 	const allow = ": correct it, or set allow_unknown to use it all the same"
 	for _, part := range []struct {
 		name, value string
 		known       []string
-	}{{"service", scope.Service, services}, {"step type", scope.StepType, stepTypes}} {
+	}{{"service", scope.Service, slices.Sorted(maps.Keys(services))}, {"step type", scope.StepType, services[scope.Service]}} {
 		if part.value != "" && !slices.Contains(part.known, part.value) {
-			slices.Sort(part.known)
 			return &apierror.Violation{Message: "the " + part.name + " in limitId must be one of " +
-				strings.Join(slices.Compact(part.known), ", ") + allow}
+				strings.Join(part.known, ", ") + allow}
 		}
 	}
 	return nil
