@@ -27,12 +27,9 @@ func newMetrics() *programMetrics {
 	m.storeRequests = m.Counter("lucius_store_requests_total", "Requests to the store, by operation and outcome.", "operation", "outcome")
 	m.storeSeconds = m.Histogram("lucius_store_request_seconds", "Time from a request to the store to its answer.",
 		metrics.Latencies, "operation")
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lucius_build_info", Help: "1, with the versions of the program and of Go as labels.",
-		ConstLabels: prometheus.Labels{"version": moduleVersion(), "go": runtime.Version()},
-	})
-	build.Set(1)
-	m.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.GaugeOf(prometheus.Labels{"version": moduleVersion(), "go": runtime.Version()},
+		"lucius_build_info", "1, with the versions of the program and of Go as labels.", func() float64 { return 1 })
+	m.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -75,11 +72,10 @@ func observeReloads(attempts *prometheus.CounterVec) func(background.ReloadOutco
 
 // watchRefusals registers the gauge that is 1 while the watcher refuses its files.
 func (m *programMetrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *background.Watcher) {
-	options := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}
-	m.MustRegister(prometheus.NewGaugeFunc(options, func() float64 {
+	m.GaugeOf(labels, name, help, func() float64 {
 		if watcher.Err() != nil {
 			return 1
 		}
 		return 0
-	}))
+	})
 }

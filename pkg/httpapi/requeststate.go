@@ -15,6 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/metrics"
 )
 
 const (
@@ -195,9 +196,9 @@ func (s *Server) end(state *requestState, r *http.Request) {
 	}
 }
 
-// metrics are the server's own metrics. Their labels are bounded: routes are
+// meters are the server's own metrics. Their labels are bounded: routes are
 // templates, and all methods unknown to HTTP share one label.
-type metrics struct {
+type meters struct {
 	requests    *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec // of all but long polls and streams
 	longSeconds *prometheus.HistogramVec
@@ -205,36 +206,24 @@ type metrics struct {
 	unknown     *prometheus.CounterVec
 }
 
-// newMetrics creates and registers the metrics.
-func newMetrics(registry prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_http_requests_total",
-			Help: "Requests answered, by route, method and status code; 499 means that the client went away.",
-		}, []string{"route", "method", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "lucius_http_request_duration_seconds",
-			Help:    "Time from a request's header to the end of its answer, without long polls and streams.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"route", "method"}),
-		longSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "lucius_http_wait_duration_seconds",
-			Help:    "Time from a request's header to the end of its answer, of long polls and streams.",
-			Buckets: []float64{.01, .1, 1, 5, 10, 30, 60, 300, 3600},
-		}, []string{"route", "method"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lucius_http_requests_in_flight",
-			Help: "Requests that are being served, including those that wait.",
-		}),
-		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_http_unknown_fields_total",
-			Help: "Bodies with a field that is not in the contract and was ignored.",
-		}, []string{"route"}),
+// newMeters creates and registers the metrics.
+func newMeters(registry *prometheus.Registry) *meters {
+	m := metrics.Registry{Registry: registry}
+	inFlight := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lucius_http_requests_in_flight", Help: "Requests that are being served, including those that wait.",
+	})
+	m.MustRegister(inFlight)
+	return &meters{
+		requests: m.Counter("lucius_http_requests_total",
+			"Requests answered, by route, method and status code; 499 means that the client went away.", "route", "method", "code"),
+		seconds: m.Histogram("lucius_http_request_duration_seconds",
+			"Time from a request's header to the end of its answer, without long polls and streams.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "route", "method"),
+		longSeconds: m.Histogram("lucius_http_wait_duration_seconds",
+			"Time from a request's header to the end of its answer, of long polls and streams.",
+			[]float64{.01, .1, 1, 5, 10, 30, 60, 300, 3600}, "route", "method"),
+		inFlight: inFlight,
+		unknown: m.Counter("lucius_http_unknown_fields_total",
+			"Bodies with a field that is not in the contract and was ignored.", "route"),
 	}
-	for _, collector := range []prometheus.Collector{m.requests, m.seconds, m.longSeconds, m.inFlight, m.unknown} {
-		if err := registry.Register(collector); err != nil {
-			return nil, fmt.Errorf("httpapi: register metrics: %w", err)
-		}
-	}
-	return m, nil
 }

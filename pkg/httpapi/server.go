@@ -57,7 +57,7 @@ type Server struct {
 	config  Config
 	router  *mux.Router
 	console http.Handler // nil without one
-	metrics *metrics
+	metrics *meters
 	respond *responder
 
 	streams *limiter
@@ -72,8 +72,8 @@ type Server struct {
 	drain     sync.Once
 }
 
-// New returns a server for config. The error names an invalid field, a metric that
-// the registry holds already, or a route without a rule in package auth.
+// New returns a server for config. The error names an invalid field, or a route without a rule in
+// package auth. It panics if the registry holds its metrics already.
 func New(config Config) (*Server, error) {
 	if min(config.MaxBodyBytes, int64(config.BodyTimeout), int64(config.MaxWaits)) < 0 {
 		return nil, errors.New("httpapi: MaxBodyBytes, BodyTimeout and MaxWaits must not be negative")
@@ -84,13 +84,9 @@ func New(config Config) (*Server, error) {
 	if config.Audit == nil {
 		config.Audit = auth.NewAudit(nil)
 	}
-	measured, err := newMetrics(config.Registry)
-	if err != nil {
-		return nil, err
-	}
 	bodies := max(maxBodies, 16*config.MaxBodyBytes)
 	s := &Server{
-		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
+		config: config, router: mux.NewRouter().SkipClean(true), metrics: newMeters(config.Registry), respond: newResponder(config.Log),
 		streams: newLimiter(maxStreams, apierror.Newf(apierror.RateLimited,
 			"This process keeps at most %d streams open, of which the caller already has its share.", maxStreams)),
 		waits: newLimiter(int64(config.MaxWaits), apierror.Newf(apierror.RateLimited,
@@ -122,9 +118,11 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	if config.Console != nil {
-		if s.console, err = config.Console(s, s.ended); err != nil {
+		console, err := config.Console(s, s.ended)
+		if err != nil {
 			return nil, err
 		}
+		s.console = console
 	}
 	return s, nil
 }

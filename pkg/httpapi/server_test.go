@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -32,16 +29,6 @@ func TestConfigIsValidated(t *testing.T) {
 		if _, err := httpapi.New(config); err == nil || !strings.Contains(err.Error(), "must not be negative") {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestMetricsAreRegisteredOnce(t *testing.T) {
-	t.Parallel()
-	var config httpapi.Config
-	newHarness(t, func(c *httpapi.Config) { config = *c })
-	_, err := httpapi.New(config)
-	if _, already := errors.AsType[prometheus.AlreadyRegisteredError](err); !already {
-		t.Errorf("a second server on one registry: %v", err)
 	}
 }
 

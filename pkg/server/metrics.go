@@ -29,7 +29,7 @@ type meters struct {
 	rejected               *prometheus.CounterVec
 	looks                  *prometheus.CounterVec
 	occurrences            *prometheus.CounterVec
-	occurrencesLate        prometheus.Histogram
+	occurrencesLate        prometheus.Observer
 	limits                 map[admission.Figure]*prometheus.CounterVec
 	running                *prometheus.GaugeVec
 	unrecorded             prometheus.Counter
@@ -68,17 +68,12 @@ func newMeters(registry *prometheus.Registry) *meters {
 		apierror.StaleAttempt, apierror.ContradictoryResult, apierror.IllegalTransition))
 	m.looks = m.Counter("lucius_line_looks_total", "Looks at lines, by result.", "result")
 	metrics.Create(m.looks, metrics.Names(ledger.LookTurn, ledger.LookIdle, ledger.LookFailed))
-	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
-	})
+	m.unrecorded = m.Counter("lucius_callbacks_unrecorded_total", "Refused callbacks that could not be recorded.").WithLabelValues()
 	m.occurrences = m.Counter("lucius_schedule_fires_total", "Occurrences of schedules, by what became of them.", "outcome")
 	metrics.Create(m.occurrences, metrics.Names(schedules.Fired, schedules.Skipped, schedules.Refused, schedules.Missed))
-	m.occurrencesLate = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "lucius_schedule_late_seconds",
-		Help:    "Time from an occurrence of a schedule, its jitter included, until its job was accepted.",
-		Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600},
-	})
-	m.MustRegister(m.occurrencesLate)
+	m.occurrencesLate = m.Histogram("lucius_schedule_late_seconds",
+		"Time from an occurrence of a schedule, its jitter included, until its job was accepted.",
+		[]float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600}).WithLabelValues()
 	m.limits = map[admission.Figure]*prometheus.CounterVec{
 		admission.Granted:   m.Counter("lucius_limit_granted_total", "Tokens that this process leased, by limit.", "limit"),
 		admission.Spent:     m.Counter("lucius_limit_spent_total", "Starts under a limit.", "limit"),
@@ -97,16 +92,14 @@ func newMeters(registry *prometheus.Registry) *meters {
 		"Time until the bus answered a published directive, by answer. The pull queue publishes nothing.",
 		metrics.Latencies, "answer")
 	metrics.Create(m.published, metrics.Names(outbox.Marked, outbox.Rejected, outbox.Uncertain, outbox.Outage))
-	m.sweepFailures = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
-	})
+	m.sweepFailures = m.Counter("lucius_sweeper_failures_total", "Due schedule entries that could not be handled and stay.").WithLabelValues()
 	m.sweepLate = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass, or 0.",
 	})
 	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
 		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
 	}, []string{"loop"})
-	m.MustRegister(m.running, m.unrecorded, m.sweepFailures, m.sweepLate, m.loopPasses)
+	m.MustRegister(m.running, m.sweepLate, m.loopPasses)
 	return m
 }
 

@@ -19,7 +19,7 @@ import (
 type jobMetrics struct {
 	transitions, stepFailures, picks      *prometheus.CounterVec
 	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
-	beginLate                             prometheus.Histogram
+	beginLate                             prometheus.Observer
 	expired                               prometheus.Counter
 
 	kinds        *bounded[ledger.WorkKind]
@@ -47,17 +47,13 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
 		jobSeconds: m.Histogram("lucius_job_duration_seconds",
 			"Time from the acceptance of a job, or from its not_before, to its end, by its state.", jobBuckets, "request_type", "outcome"),
-		beginLate: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "lucius_begin_late_seconds", Buckets: jobBuckets,
-			Help: "Time from the not_before of a job that waited for it to its begin.",
-		}),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lucius_expired_total", Help: "Jobs that ended because no worker had started them by their not_after.",
-		}),
+		beginLate: m.Histogram("lucius_begin_late_seconds",
+			"Time from the not_before of a job that waited for it to its begin.", jobBuckets).WithLabelValues(),
+		expired: m.Counter("lucius_expired_total",
+			"Jobs that ended because no worker had started them by their not_after.").WithLabelValues(),
 		kinds:        &bounded[ledger.WorkKind]{other: search.Other},
 		requestTypes: &bounded[string]{other: search.Other.Service},
 	}
-	m.MustRegister(j.beginLate, j.expired)
 	metrics.Create(j.transitions, statemachine.EventTypes())
 	return j
 }
