@@ -126,8 +126,8 @@ func TestViews_ShowTheOrderOfAJob(t *testing.T) {
 	command := ledgertest.Command("t", "k")
 	command.Job.Order = statemachine.Order{Key: "customer:42", Mode: statemachine.OrderNewest}
 	ordered, other := l.Submit(command), l.Submit(ledgertest.Command("t", "other"))
-	place := statemachine.Place{Line: "ab12", Epoch: "e", Seq: 7}
-	execute(t, database, "UPDATE lucius.rows SET props = jsonb_set(props, '{place}', '\""+place.String()+"\"') WHERE row = 'JOB' AND part = '"+ordered+"'")
+	execute(t, database, `UPDATE lucius.rows SET props = jsonb_set(props, '{place}', to_jsonb('{"line":"ab12","epoch":"e","seq":7}'::text)) `+
+		`WHERE row = 'JOB' AND part = '`+ordered+`'`)
 	for id, want := range map[string]string{ordered: "customer:42 newest ab12", other: ""} {
 		var got string
 		if query(t, database, "SELECT concat_ws(' ', order_key, order_mode, line_id) FROM lucius.jobs WHERE job_id = '"+id+"'", &got); got != want {

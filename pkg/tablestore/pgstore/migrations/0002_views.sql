@@ -51,7 +51,7 @@ CREATE VIEW lucius.jobs AS SELECT
     lucius.at(props->'not_after') AS not_after,
     props->>'order_key' AS order_key,
     props->>'order_mode' AS order_mode,
-    nullif(split_part(props->>'place', ':', 1), '') AS line_id,
+    lucius.document(props->'place')->>'line' AS line_id,
     lucius.at(props->'created_at') AS created_at,
     lucius.at(props->'updated_at') AS updated_at,
     lucius.at(props->'completed_at') AS completed_at
