@@ -92,7 +92,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 		"Time until the bus answered a published directive, by answer. The pull queue publishes nothing.",
 		metrics.Latencies, "answer")
 	metrics.Create(m.published, metrics.Names(outbox.Marked, outbox.Rejected, outbox.Uncertain, outbox.Outage))
-	m.sweepFailures = m.Counter("lucius_sweeper_failures_total", "Due schedule entries that could not be handled and stay.").WithLabelValues()
+	m.sweepFailures = m.Counter("lucius_sweeper_failures_total",
+		"Due schedule entries that could not be handled and stay.").WithLabelValues()
 	m.sweepLate = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass, or 0.",
 	})

@@ -76,8 +76,8 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, meters: newMeters(cfg.Registry), clock: newClockCheck(cfg.Store, cfg.ClockTolerance, cfg.Logger),
-		looks: semaphore.NewWeighted(maxLooks), handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
-		illegal: make(chan *seqledger.IllegalTransitionError, 1),
+		looks: semaphore.NewWeighted(maxLooks), handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0),
+		closeHTTP: func() {}, illegal: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
