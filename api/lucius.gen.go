@@ -8457,7 +8457,8 @@ type ClientInterface interface {
 	// the most recently active first, at most 1,000. With `owner` only that worker, with the
 	// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 	// caller without a role for all tenants gets only the workers with attempts of its
-	// tenants, only these attempts, and no `last_day`. If several processes use the store,
+	// tenants, only these attempts, and no `last_day`; of a worker that asks for work of
+	// some other tenant, it gets no program, host, services or polls. If several processes use the store,
 	// an attempt is listed within 40 seconds of its change; a process that crashes loses what
 	// it had not stored. Workers on Service Bus are not known.
 	//
@@ -10410,7 +10411,8 @@ func (c *Client) StallWork(ctx context.Context, workID WorkID, body StallWorkJSO
 // the most recently active first, at most 1,000. With `owner` only that worker, with the
 // attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 // caller without a role for all tenants gets only the workers with attempts of its
-// tenants, only these attempts, and no `last_day`. If several processes use the store,
+// tenants, only these attempts, and no `last_day`; of a worker that asks for work of
+// some other tenant, it gets no program, host, services or polls. If several processes use the store,
 // an attempt is listed within 40 seconds of its change; a process that crashes loses what
 // it had not stored. Workers on Service Bus are not known.
 //
@@ -17408,7 +17410,8 @@ type ClientWithResponsesInterface interface {
 	// the most recently active first, at most 1,000. With `owner` only that worker, with the
 	// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 	// caller without a role for all tenants gets only the workers with attempts of its
-	// tenants, only these attempts, and no `last_day`. If several processes use the store,
+	// tenants, only these attempts, and no `last_day`; of a worker that asks for work of
+	// some other tenant, it gets no program, host, services or polls. If several processes use the store,
 	// an attempt is listed within 40 seconds of its change; a process that crashes loses what
 	// it had not stored. Workers on Service Bus are not known.
 	//
@@ -24400,7 +24403,8 @@ func (c *ClientWithResponses) StallWorkWithResponse(ctx context.Context, workID 
 // the most recently active first, at most 1,000. With `owner` only that worker, with the
 // attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 // caller without a role for all tenants gets only the workers with attempts of its
-// tenants, only these attempts, and no `last_day`. If several processes use the store,
+// tenants, only these attempts, and no `last_day`; of a worker that asks for work of
+// some other tenant, it gets no program, host, services or polls. If several processes use the store,
 // an attempt is listed within 40 seconds of its change; a process that crashes loses what
 // it had not stored. Workers on Service Bus are not known.
 //
