@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -152,25 +151,6 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 			t.Errorf("job %s is %s after %d attempts: %s", jobID, job.State, job.AttemptsTotal, job.ErrorMessage)
 		}
 	}
-}
-
-// The alert for an unavailable store needs the requests that fail.
-func TestServe_CountsRequestsToAnUnreachableDatabase(t *testing.T) {
-	t.Parallel()
-	database := *onPostgres(t).URL
-	proxy := newTCPProxy(t, database.Host)
-	database.Host = proxy.listener.Addr().String()
-	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendPostgres, "--postgres-url", database.String())
-	s.submit(t)
-	proxy.close()
-	failed := regexp.MustCompile(`lucius_store_requests_total\{operation="[a-z]+",outcome="unreachable"\} [1-9]`)
-	waittest.Until(t, "a request that did not reach the database", func() bool {
-		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
-		if err != nil || response.StatusCode() != http.StatusServiceUnavailable {
-			t.Fatalf("while the database is away: %v, %s", err, bodyOf(response))
-		}
-		return failed.MatchString(scrape(t, s))
-	})
 }
 
 // workOver makes a worker pull work until the test ends, or rest is called.

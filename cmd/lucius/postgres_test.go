@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // leastRights are what docs/run/postgres.md grants the server's role, without those on the inbox.
@@ -195,4 +197,23 @@ func TestServe_RefusesAStoreThatItWouldNotUse(t *testing.T) {
 		t.Errorf("serve: %v", err)
 	}
 	expectSays(t, "serve", out, "LUCIUS_POSTGRES_URL is set, but LUCIUS_STORAGE_BACKEND is local")
+}
+
+// The alert for an unavailable store needs the requests that fail.
+func TestServe_CountsRequestsToAnUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	database := *onPostgres(t).URL
+	proxy := newTCPProxy(t, database.Host)
+	database.Host = proxy.listener.Addr().String()
+	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendPostgres, "--postgres-url", database.String())
+	s.submit(t)
+	proxy.close()
+	failed := regexp.MustCompile(`lucius_store_requests_total\{operation="[a-z]+",outcome="unreachable"\} [1-9]`)
+	waittest.Until(t, "a request that did not reach the database", func() bool {
+		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
+		if err != nil || response.StatusCode() != http.StatusServiceUnavailable {
+			t.Fatalf("while the database is away: %v, %s", err, bodyOf(response))
+		}
+		return failed.MatchString(scrape(t, s))
+	})
 }
