@@ -28,7 +28,7 @@ var updateStore = flag.Bool("store.update", false, "make the store of testdata/s
 // had its layout: go test -tags integration ./cmd/lucius -run TestUpgrade_JobsGoOn
 // -store.update. It is made again only with a new layout, under a new name; the old one
 // stays for as long as it can be read.
-const storeFile = "testdata/store/layout-5.backup"
+const storeFile = "testdata/store/layout-6.backup"
 
 // storeMade is a time before the store was made.
 var storeMade = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)

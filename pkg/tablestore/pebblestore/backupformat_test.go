@@ -75,7 +75,7 @@ func TestBackupFormat_RefusesWhatNoStoreWrote(t *testing.T) {
 		"another file":     {manifestOf("000001.log"), []string{"000002.log"}, `000001.log: found "000002.log" in its place`},
 		"one file less":    {manifestOf("000001.log", "000002.log"), []string{"000001.log"}, `000002.log: found "checksums.json" in its place`},
 		"one file more":    {manifestOf("000001.log"), []string{"000001.log", "000002.log"}, `checksums.json: found "000002.log" in its place`},
-		"later layout":     {later, nil, `its rows have layout 6, and this program reads 5: use Lucius "v9\x1b[2J"`},
+		"later layout":     {later, nil, `its rows have layout 7, and this program reads 6: use Lucius "v9\x1b[2J"`},
 		"later format":     {newer, nil, `its format is 3, and this program reads 2: use Lucius "v9\x1b[2J"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -152,8 +152,8 @@ func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for layout, want := range map[byte]string{
-		4: "its rows have layout 4, and this program reads 5: use the version that wrote them",
-		6: "its rows have layout 6, and this program reads 5: use the version that wrote them",
+		5: "its rows have layout 5, and this program reads 6: use the version that wrote them",
+		7: "its rows have layout 7, and this program reads 6: use the version that wrote them",
 	} {
 		options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
 		store := open(t, options)
@@ -169,8 +169,8 @@ func TestOpenRefusesAnotherLayout(t *testing.T) {
 func TestOpenRefusesADamagedHeader(t *testing.T) {
 	t.Parallel()
 	for what, header := range map[string][]byte{
-		"malformed": {5, 0x80}, "without a time": {5, 1}, "name cut short": {5, 1, 1, 2, 'n'},
-		"name twice": {5, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
+		"malformed": {6, 0x80}, "without a time": {6, 1}, "name cut short": {6, 1, 1, 2, 'n'},
+		"name twice": {6, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

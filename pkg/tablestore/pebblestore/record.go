@@ -19,7 +19,7 @@ const divider = 0
 const rowVersion = 1
 
 // layoutVersion is the version of the layout of keys and rows.
-const layoutVersion = 5
+const layoutVersion = 6
 
 // ErrLayout is wrapped in the error for a store with rows of another layout.
 var ErrLayout = errors.New("the store is of another version")
