@@ -30,7 +30,7 @@ const (
 type losses struct {
 	// Hours are those of the last day in which something was lost, oldest first, by when that was decided.
 	Hours []hourOfLosses `column:"lost_hours"`
-	// Since is the first, and LastFor the newest, of those that were lost without one in between that was not.
+	// Since is the first, and LastFor the newest, of the latest losses, between which nothing was fired.
 	Since   time.Time `column:"lost_since"`
 	LastFor time.Time `column:"lost_for"`
 	LastAt  time.Time `column:"lost_at"` // when the newest was decided
