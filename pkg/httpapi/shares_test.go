@@ -227,13 +227,19 @@ func taken(t *testing.T, l httpapi.Limiter, weight int64) (release func()) {
 	}
 }
 
-// A body is decoded once there is room for its tree; the room is free again while the
-// command is committed.
+// A body is decoded once there is room for its tree, for which it waits a minute at most; the room
+// is free again while the command is committed.
 func TestRequestsWaitForTheRoomToDecode(t *testing.T) {
 	t.Parallel()
 	const submits = "submit:t"
 	gather(t, []string{submits}, func(t *testing.T, c *crowd) {
 		release := taken(t, c.Trees(), 57<<20)
+		late := newConn(false)
+		c.serveTo(late, submits, "POST /v1/commands", tinyValues(0, 120_000))
+		time.Sleep(httpapi.MaxWait)
+		synctest.Wait()
+		wantProblem(t, answer{Status: late.Code, Header: late.Header(), Body: late.Body.String()}, apierror.RateLimited,
+			"The caller's bodies did not get their turn to be decoded within 1m0s.")
 		one := newConn(false)
 		c.serveTo(one, submits, "POST /v1/commands", tinyValues(0, 120_000)) // 60,000 values of 128 bytes, and twice the text.
 		if one.Body.Len() > 0 {
