@@ -8974,8 +8974,8 @@ type ClientInterface interface {
 	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
 	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-	// answer: the backfills of the schedule show its progress. A request with the same
+	// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+	// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 	// `idempotency_mismatch`.
 	//
@@ -8989,8 +8989,8 @@ type ClientInterface interface {
 	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
 	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-	// answer: the backfills of the schedule show its progress. A request with the same
+	// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+	// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 	// `idempotency_mismatch`.
 	//
@@ -11418,8 +11418,8 @@ func (c *Client) ListFires(ctx context.Context, tenantID TenantID, name Schedule
 // Fires the occurrences of the present definition between two times, oldest first, in any state of the
 // schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 // are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-// answer: the backfills of the schedule show its progress. A request with the same
+// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 // `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 // `idempotency_mismatch`.
 //
@@ -11443,8 +11443,8 @@ func (c *Client) BackfillScheduleWithBody(ctx context.Context, tenantID TenantID
 // Fires the occurrences of the present definition between two times, oldest first, in any state of the
 // schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 // are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-// answer: the backfills of the schedule show its progress. A request with the same
+// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 // `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 // `idempotency_mismatch`.
 //
@@ -17961,8 +17961,8 @@ type ClientWithResponsesInterface interface {
 	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
 	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-	// answer: the backfills of the schedule show its progress. A request with the same
+	// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+	// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 	// `idempotency_mismatch`.
 	//
@@ -17976,8 +17976,8 @@ type ClientWithResponsesInterface interface {
 	// Fires the occurrences of the present definition between two times, oldest first, in any state of the
 	// schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 	// are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-	// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-	// answer: the backfills of the schedule show its progress. A request with the same
+	// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+	// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 	// `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 	// `idempotency_mismatch`.
 	//
@@ -25248,8 +25248,8 @@ func (c *ClientWithResponses) ListFiresWithResponse(ctx context.Context, tenantI
 // Fires the occurrences of the present definition between two times, oldest first, in any state of the
 // schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 // are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-// answer: the backfills of the schedule show its progress. A request with the same
+// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 // `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 // `idempotency_mismatch`.
 //
@@ -25269,8 +25269,8 @@ func (c *ClientWithResponses) BackfillScheduleWithBodyWithResponse(ctx context.C
 // Fires the occurrences of the present definition between two times, oldest first, in any state of the
 // schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
 // are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-// `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-// answer: the backfills of the schedule show its progress. A request with the same
+// `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+// cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
 // `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
 // `idempotency_mismatch`.
 //

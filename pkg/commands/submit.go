@@ -96,8 +96,8 @@ func (s *Submission) Occur(of statemachine.Occurrence, claim *ledger.OccurrenceC
 // Refused returns why the command would be refused, nil if it would not. The errors are those of [Submission.Accept].
 func (s *Submission) Refused() error { return s.refused }
 
-// Ordered reports whether the command or its protocol names a line.
-func (s *Submission) Ordered() bool { return s.command.Job.Order.Key != "" }
+// Order returns the order that the command and its protocol name, without a key if they name no line.
+func (s *Submission) Order() statemachine.Order { return s.command.Job.Order }
 
 // Accept accepts the command. The errors are [*apierror.Error]s; a command whose outcome
 // is unknown may be accepted again.

@@ -232,12 +232,23 @@ func TestBackfill_KeepsItsRate(t *testing.T) {
 // A backfill of a schedule whose jobs do not overlap skips nothing, and cancels nothing.
 func TestBackfill_WaitsForTheJobBefore(t *testing.T) {
 	t.Parallel()
-	for _, overlap := range []schedules.Overlap{schedules.OverlapSkip, schedules.OverlapQueue, schedules.OverlapCancel} {
-		t.Run(string(overlap), func(t *testing.T) {
+	for name, test := range map[string]struct {
+		overlap        schedules.Overlap
+		field, ordered string // of the command and of the protocol
+	}{
+		"skip":                     {schedules.OverlapSkip, "", ""},
+		"queue":                    {schedules.OverlapQueue, "", ""},
+		"cancel":                   {schedules.OverlapCancel, "", ""},
+		"its own key":              {schedules.OverlapQueue, `"order_key":"k",`, ""},
+		"its own key that cancels": {schedules.OverlapQueue, `"order_key":"k",`, "order: {mode: newest, on_running: cancel}"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				h.protocol.Swap(registry(t, protocol+test.ordered))
 				def := minutely()
-				def.Overlap, def.Every = overlap, time.Hour
+				def.Overlap, def.Every = test.overlap, time.Hour
+				def.Command = append([]byte("{"+test.field), def.Command[1:]...)
 				h.create(def)
 				h.backfill(schedules.BackfillRequest{Change: nightly, From: time.Now().Add(-150 * time.Minute), Key: "k"})
 				for n := range 3 {

@@ -106,7 +106,7 @@ func (s *Service) checkCommand(def *Definition, at time.Time) error {
 
 // checkOverlap refuses a command that has its own line if the overlap is one that only a line of the schedule has.
 func (d *Definition) checkOverlap(submission *commands.Submission) error {
-	if !submission.Ordered() || d.Overlap == OverlapQueue || d.Overlap == OverlapAllow {
+	if submission.Order().Key == "" || d.Overlap == OverlapQueue || d.Overlap == OverlapAllow {
 		return nil
 	}
 	return &apierror.Error{Code: apierror.ScheduleInvalid, Errors: []apierror.Violation{{

@@ -275,7 +275,8 @@ func (s *Service) submit(ctx context.Context, sc *stored, claim *ledger.Occurren
 	return s.settle(ctx, sc, row, fire)
 }
 
-// waits reports whether a backfill waits until the line of the schedule is empty. It never cancels what runs, and skips nothing.
+// waits reports whether a backfill waits until the line of the schedule, or that of the command's own key, is empty. It never
+// cancels what runs, and skips nothing.
 func (f *Fire) waits(err error) bool {
 	problem, ok := errors.AsType[*apierror.Error](err)
 	return f.BackfillID != "" && ok && problem.Code == apierror.LineBusy
@@ -333,11 +334,15 @@ func (s *Service) submission(def *Definition, id string, fire *Fire, claim *ledg
 		return nil, err
 	}
 	order, most := &statemachine.Order{Key: id, Kind: statemachine.OrderOfSchedule, Mode: statemachine.OrderFIFO}, 0
+	own := submission.Order()
+	if own.Key != "" {
+		order = &own
+	}
 	switch {
-	case def.Overlap == OverlapAllow, submission.Ordered():
+	case def.Overlap == OverlapAllow, own.Key != "" && fire.BackfillID == "":
 		order = nil
 	case fire.BackfillID != "":
-		order.Mode = statemachine.OrderReject
+		order.Mode, order.CancelsRunning = statemachine.OrderReject, false
 	case def.Overlap == OverlapQueue:
 		most = 1
 	case def.Overlap == OverlapCancel:

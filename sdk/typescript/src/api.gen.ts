@@ -1022,8 +1022,8 @@ export interface paths {
          * @description Fires the occurrences of the present definition between two times, oldest first, in any state of the
          *     schedule. Those that have a job are left alone, unless `repeat` is set; missed, skipped and refused ones
          *     are fired. At most 10,000, and one backfill of a schedule at a time: else 409 `illegal_transition`. Unless
-         *     `overlap` is `allow`, each waits until no job of the schedule is live, and cancels none. It goes on after the
-         *     answer: the backfills of the schedule show its progress. A request with the same
+         *     `overlap` is `allow`, each waits until no job of the schedule, or of the command's own order key, is live, and
+         *     cancels none. It goes on after the answer: the backfills of the schedule show its progress. A request with the same
          *     `Idempotency-Key` returns the backfill of the first one, as it is now; with another body, 422
          *     `idempotency_mismatch`.
          */
