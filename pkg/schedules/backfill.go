@@ -129,7 +129,19 @@ func (s *Service) startBackfill(ctx context.Context, scheduleID string, request 
 	if slices.ContainsFunc(all, func(old Backfill) bool { return !old.Done }) {
 		return nil, false, ErrBackfilling
 	}
-	if err := sc.count(b); err != nil {
+	var missed []tablestore.Op
+	if sc.State == Paused { // What was due since then is decided first, as before an edit: so the backfill comes to it.
+		if missed, err = s.recordPause(sc, sc.asOf, request.Actor); len(missed) > 0 {
+			sc.Last = sc.asOf
+		}
+	}
+	if err == nil {
+		err = sc.count(b)
+	}
+	if err == nil && len(missed) > 0 {
+		err = s.commit(ctx, sc, time.Time{}, missed...)
+	}
+	if err != nil {
 		return nil, false, err
 	}
 	rows := tablestore.Batch{*sc.asRead}
@@ -144,7 +156,7 @@ func (sc *stored) plan(request *BackfillRequest, now time.Time) (*Backfill, erro
 	sum := sha256.Sum256([]byte(request.Key))
 	b := &Backfill{
 		ID: hex.EncodeToString(sum[:16]), Version: sc.Version, Repeat: request.Repeat, Due: now, CreatedAt: now,
-		From: request.From.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond), To: request.To.UTC().Truncate(time.Millisecond),
+		From: request.From.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond), AskedTo: request.To.UTC().Truncate(time.Millisecond),
 		MilliRate: 1000 * MaxRate, Actor: request.Actor, Reason: request.Reason,
 	}
 	if request.Rate != 0 {
@@ -152,9 +164,6 @@ func (sc *stored) plan(request *BackfillRequest, now time.Time) (*Backfill, erro
 			return nil, &InvalidError{"/rate_per_second", fmt.Sprintf("must be 0 or from %v to %d", MinRate, MaxRate)}
 		}
 		b.MilliRate = int(math.Round(1000 * request.Rate))
-	}
-	if b.AskedTo = b.To; request.To.IsZero() || b.To.After(sc.Last) { // What comes later is not decided yet.
-		b.To = sc.Last
 	}
 	b.Cursor = b.From.Add(-time.Millisecond)
 	return b, nil
@@ -165,12 +174,15 @@ func (b *Backfill) sameRequest(other *Backfill) bool {
 	return b.From.Equal(other.From) && b.AskedTo.Equal(other.AskedTo) && b.Repeat == other.Repeat && b.MilliRate == other.MilliRate
 }
 
-// count counts the occurrences of a backfill. It returns an [*InvalidError] if there are none or too many, or if what became of
-// them is not known any more.
+// count sets the end of a backfill, and counts its occurrences. It returns an [*InvalidError] if there are none or too many, or if
+// what became of them is not known any more.
 func (sc *stored) count(b *Backfill) error {
 	cal, err := calendar.Parse(sc.def.Spec)
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", sc.id, err)
+	}
+	if b.To = b.AskedTo; b.To.IsZero() || b.To.After(sc.Last) { // What comes later is not decided yet.
+		b.To = sc.Last
 	}
 	switch {
 	case b.From.Unix() < 0:

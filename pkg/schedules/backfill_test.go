@@ -269,6 +269,67 @@ func TestBackfill_WaitsForTheJobBefore(t *testing.T) {
 	}
 }
 
+// What was due in a pause is missed by the time of the backfill, also if the schedule is not resumed. The rest of the pause is
+// recorded once it is.
+func TestBackfill_FiresWhatWasDueInAPause(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		since time.Duration
+		done  counts
+	}{
+		"from its middle": {4 * time.Hour, counts{Total: 4, Fired: 4, Done: true}},
+		"from before it":  {7 * time.Hour, counts{Total: 7, Fired: 6, Left: 1, Done: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachStore(t, ledger.Config{}, func(t *testing.T, h *house) {
+				def := minutely()
+				def.Every, def.CatchUp.Policy = time.Hour, schedules.CatchUpNone
+				h.create(def)
+				time.Sleep(2 * time.Hour)
+				h.pass()
+				h.want(missed, fired)
+				if _, err := h.ctl.Pause(t.Context(), nightly); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5*time.Hour + 30*time.Minute)
+				now := time.Now()
+				request := schedules.BackfillRequest{Change: nightly, From: now.Add(time.Minute), To: now.Add(time.Hour), Key: "none"}
+				var invalid *schedules.InvalidError
+				if _, _, err := h.ctl.Backfill(t.Context(), request); !errors.As(err, &invalid) {
+					t.Errorf("of the future: %v", err)
+				}
+				h.want(missed, fired)
+				request.From, request.Key = now.Add(-test.since), "k"
+				lossy := &commits{Store: h.jobs.Store}
+				lossy.lost.Store(true)
+				if _, _, err := h.beside(lossy).ctl.Backfill(t.Context(), request); !errors.Is(err, tablestore.ErrUnavailable) {
+					t.Errorf("a process that crashes: %v", err)
+				}
+				first := h.backfill(request)
+				h.run(5 * time.Second)
+				h.wantBackfill(test.done)
+				if again, known, err := h.ctl.Backfill(t.Context(), request); err != nil || !known || again.ID != first.ID {
+					t.Errorf("the same request: %+v, known %t (%v)", again, known, err)
+				}
+				time.Sleep(time.Hour)
+				if sc, err := h.ctl.Resume(t.Context(), nightly); err != nil || sc.State != schedules.Active {
+					t.Fatalf("resumed: %+v (%v)", sc, err)
+				}
+				var ranges []int
+				for _, fire := range h.history() {
+					if fire.Count > 0 {
+						ranges = append(ranges, fire.Count)
+					}
+				}
+				if !slices.Equal(ranges, []int{5, 1}) {
+					t.Errorf("the history has ranges of %v occurrences, want 5 until the backfill and 1 after it", ranges)
+				}
+			})
+		})
+	}
+}
+
 // commits is a store that loses the commits of backfills, once they are to be lost.
 type commits struct {
 	tablestore.Store
