@@ -8719,8 +8719,9 @@ type ClientInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. With `dry_run`
-	// nothing is done, and the answer says what would be. There is one
+	// the payload by the current schemas of the steps that will be executed. A rerun stays in
+	// the line of its job: a payload from which the protocol takes another order key is refused.
+	// With `dry_run` nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -8736,8 +8737,9 @@ type ClientInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. With `dry_run`
-	// nothing is done, and the answer says what would be. There is one
+	// the payload by the current schemas of the steps that will be executed. A rerun stays in
+	// the line of its job: a payload from which the protocol takes another order key is refused.
+	// With `dry_run` nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -10913,8 +10915,9 @@ func (c *Client) PrioritizeJob(ctx context.Context, jobID JobID, body Prioritize
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. With `dry_run`
-// nothing is done, and the answer says what would be. There is one
+// the payload by the current schemas of the steps that will be executed. A rerun stays in
+// the line of its job: a payload from which the protocol takes another order key is refused.
+// With `dry_run` nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -10940,8 +10943,9 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. With `dry_run`
-// nothing is done, and the answer says what would be. There is one
+// the payload by the current schemas of the steps that will be executed. A rerun stays in
+// the line of its job: a payload from which the protocol takes another order key is refused.
+// With `dry_run` nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -17688,8 +17692,9 @@ type ClientWithResponsesInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. With `dry_run`
-	// nothing is done, and the answer says what would be. There is one
+	// the payload by the current schemas of the steps that will be executed. A rerun stays in
+	// the line of its job: a payload from which the protocol takes another order key is refused.
+	// With `dry_run` nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -17705,8 +17710,9 @@ type ClientWithResponsesInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. With `dry_run`
-	// nothing is done, and the answer says what would be. There is one
+	// the payload by the current schemas of the steps that will be executed. A rerun stays in
+	// the line of its job: a payload from which the protocol takes another order key is refused.
+	// With `dry_run` nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -24825,8 +24831,9 @@ func (c *ClientWithResponses) PrioritizeJobWithResponse(ctx context.Context, job
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. With `dry_run`
-// nothing is done, and the answer says what would be. There is one
+// the payload by the current schemas of the steps that will be executed. A rerun stays in
+// the line of its job: a payload from which the protocol takes another order key is refused.
+// With `dry_run` nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -24848,8 +24855,9 @@ func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, 
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. With `dry_run`
-// nothing is done, and the answer says what would be. There is one
+// the payload by the current schemas of the steps that will be executed. A rerun stays in
+// the line of its job: a payload from which the protocol takes another order key is refused.
+// With `dry_run` nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.

@@ -178,3 +178,19 @@ func (p *Protocol) orderKey(command *Command) (string, error) {
 			describe(value), p.ID)
 	}
 }
+
+// sameLine refuses a corrected payload from which the protocol takes another order key than from that of the old job. The rerun
+// stays in the line of the old job, so it would run next to the jobs of the other key.
+func (p *Protocol) sameLine(job *statemachine.Job, was any, edited *Command) error {
+	members, _ := was.(map[string]any)
+	payload, _ := members["payload"].(map[string]any)
+	key, err := p.orderKey(&Command{DocID: job.DocID, PayloadTree: payload})
+	if err != nil || key != job.Order.Key { // The command named its key, or another protocol did.
+		return nil
+	}
+	if now, err := p.orderKey(edited); err != nil || now == key {
+		return err
+	}
+	return unfit(apierror.PayloadInvalid, "/payload"+p.Order.Key, "must not change, because the protocol %s takes the order key from it, "+
+		"and a rerun stays in its line: submit a new command, and release this job if it blocks the line", p.ID)
+}

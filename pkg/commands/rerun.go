@@ -248,6 +248,9 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 		}
 	}
 	was, err := commandTree(job, command.Payload)
+	if err == nil && corrected["payload"] {
+		err = proto.sameLine(job, was, edited)
+	}
 	if err != nil {
 		return err
 	}

@@ -192,6 +192,48 @@ func TestRerun_RefusesACorrectionAndNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A rerun stays in the line of its old job: it must not become a job of another key.
+func TestRerun_KeepsWhatTheProtocolTakesTheOrderKeyFrom(t *testing.T) {
+	t.Parallel()
+	b := orderedBy(t, "order: {key: /language}")
+	english, none := b.cancelled(t, ingest()), b.cancelled(t, ingest(`"language":"en",`, ""))
+	named := b.cancelled(t, ingest(`"tenant_id"`, `"order_key":"k","tenant_id"`, `1.50`, `3`))
+	for name, test := range map[string]struct {
+		job, payload, patch string
+		refused             string
+	}{
+		"another key":                {english, "", `{"language":"de"}`, "must not change"},
+		"another key in a payload":   {english, `{"language":"de"}`, "", "must not change"},
+		"no key":                     {english, "", `{"language":null}`, "must not change"},
+		"a bad key":                  {english, "", `{"language":" "}`, "must not be empty"},
+		"the same key":               {english, "", `{"n":2}`, ""},
+		"the first key":              {none, "", `{"language":"de"}`, "must not change"},
+		"the key of the command":     {named, "", `{"language":"de"}`, ""},
+		"another part without a key": {none, "", `{"n":2}`, ""},
+	} {
+		rerun := commands.Rerun{}
+		if test.payload != "" {
+			rerun.Payload = json.RawMessage(test.payload)
+		} else {
+			rerun.PayloadPatch = json.RawMessage(test.patch)
+		}
+		accepted, err := b.Rerun(t.Context(), from(test.job, rerun))
+		told, refused := errors.AsType[*apierror.Error](err)
+		switch {
+		case refused != (test.refused != ""), !refused && (err != nil || accepted.Job.Order.Key != b.ledger.Read(test.job).Job.Order.Key):
+			t.Errorf("%s: %+v, %v", name, accepted.Job.Order, err)
+		case refused && (told.Code != apierror.PayloadInvalid || len(told.Errors) != 1 || told.Errors[0].Pointer != "/payload/language" ||
+			!strings.Contains(told.Errors[0].Message, test.refused)):
+			t.Errorf("%s: refused with %s %+v", name, told.Code, told.Errors)
+		}
+	}
+	for job, want := range map[string]int{english: 2, none: 2, named: 2} {
+		if found, _, err := b.ledger.Lineage(t.Context(), job, 100); err != nil || len(found) != want {
+			t.Errorf("the lineage has %d jobs, want %d (%v)", len(found), want, err)
+		}
+	}
+}
+
 // The policy and the protocol may have changed since the job was accepted: that refuses corrections
 // of what they are about, and no others.
 func TestRerun_HoldsCorrectionsAgainstThePresent(t *testing.T) {

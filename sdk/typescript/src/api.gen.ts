@@ -529,8 +529,9 @@ export interface paths {
          *     keeping the results before it, or from another one. The request may correct the payload
          *     and the references, take the current protocol, and give the output of steps that were
          *     done by hand, which needs the role admin. Corrections are checked as a command is, and
-         *     the payload by the current schemas of the steps that will be executed. With `dry_run`
-         *     nothing is done, and the answer says what would be. There is one
+         *     the payload by the current schemas of the steps that will be executed. A rerun stays in
+         *     the line of its job: a payload from which the protocol takes another order key is refused.
+         *     With `dry_run` nothing is done, and the answer says what would be. There is one
          *     rerun for each job, starting point and set of corrections; a repeated request returns
          *     the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
          *     request has another one.
