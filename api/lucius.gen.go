@@ -3770,8 +3770,9 @@ type OperationSample struct {
 }
 
 // OrderMode - fifo: the job waits for the jobs of its order key.
-// - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
-// - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+//   - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
+//   - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended, or
+//     blocks its line.
 //
 // Example: fifo
 type OrderMode string
@@ -4803,7 +4804,7 @@ type RerunRequest struct {
 
 // RescheduleRequest The dates to change. A request names at least one.
 type RescheduleRequest struct {
-	// DelaySeconds Sets `not_before` to so many seconds from now; 0 begins the job.
+	// DelaySeconds Sets `not_before` to so many seconds from now; 0 is now.
 	//
 	// Example: 900
 	DelaySeconds *int64 `json:"delay_seconds,omitempty"`
@@ -8752,9 +8753,9 @@ type ClientInterface interface {
 	// RescheduleJobWithBody Change the dates of a job that has not begun
 	//
 	// Sets when the job may begin and when it expires. A date that the request does not name
-	// stays. Only a job that waits for its date, or was paused before it began, has dates to
-	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-	// earlier begins at once.
+	// stays. Only a job that has not begun has dates to change; any other is 409
+	// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+	// it is paused or waits for its line.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -8764,9 +8765,9 @@ type ClientInterface interface {
 	// RescheduleJob Change the dates of a job that has not begun
 	//
 	// Sets when the job may begin and when it expires. A date that the request does not name
-	// stays. Only a job that waits for its date, or was paused before it began, has dates to
-	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-	// earlier begins at once.
+	// stays. Only a job that has not begun has dates to change; any other is 409
+	// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+	// it is paused or waits for its line.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -10968,9 +10969,9 @@ func (c *Client) RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONReq
 // RescheduleJobWithBody Change the dates of a job that has not begun
 //
 // Sets when the job may begin and when it expires. A date that the request does not name
-// stays. Only a job that waits for its date, or was paused before it began, has dates to
-// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-// earlier begins at once.
+// stays. Only a job that has not begun has dates to change; any other is 409
+// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+// it is paused or waits for its line.
 //
 // Takes any type of body and a specified content type.
 //
@@ -10990,9 +10991,9 @@ func (c *Client) RescheduleJobWithBody(ctx context.Context, jobID JobID, content
 // RescheduleJob Change the dates of a job that has not begun
 //
 // Sets when the job may begin and when it expires. A date that the request does not name
-// stays. Only a job that waits for its date, or was paused before it began, has dates to
-// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-// earlier begins at once.
+// stays. Only a job that has not begun has dates to change; any other is 409
+// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+// it is paused or waits for its line.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -17725,9 +17726,9 @@ type ClientWithResponsesInterface interface {
 	// RescheduleJobWithBodyWithResponse Change the dates of a job that has not begun
 	//
 	// Sets when the job may begin and when it expires. A date that the request does not name
-	// stays. Only a job that waits for its date, or was paused before it began, has dates to
-	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-	// earlier begins at once.
+	// stays. Only a job that has not begun has dates to change; any other is 409
+	// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+	// it is paused or waits for its line.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -17737,9 +17738,9 @@ type ClientWithResponsesInterface interface {
 	// RescheduleJobWithResponse Change the dates of a job that has not begun
 	//
 	// Sets when the job may begin and when it expires. A date that the request does not name
-	// stays. Only a job that waits for its date, or was paused before it began, has dates to
-	// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-	// earlier begins at once.
+	// stays. Only a job that has not begun has dates to change; any other is 409
+	// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+	// it is paused or waits for its line.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -24876,9 +24877,9 @@ func (c *ClientWithResponses) RerunJobWithResponse(ctx context.Context, jobID Jo
 // RescheduleJobWithBodyWithResponse Change the dates of a job that has not begun
 //
 // Sets when the job may begin and when it expires. A date that the request does not name
-// stays. Only a job that waits for its date, or was paused before it began, has dates to
-// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-// earlier begins at once.
+// stays. Only a job that has not begun has dates to change; any other is 409
+// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+// it is paused or waits for its line.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -24894,9 +24895,9 @@ func (c *ClientWithResponses) RescheduleJobWithBodyWithResponse(ctx context.Cont
 // RescheduleJobWithResponse Change the dates of a job that has not begun
 //
 // Sets when the job may begin and when it expires. A date that the request does not name
-// stays. Only a job that waits for its date, or was paused before it began, has dates to
-// change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-// earlier begins at once.
+// stays. Only a job that has not begun has dates to change; any other is 409
+// `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+// it is paused or waits for its line.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

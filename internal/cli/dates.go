@@ -93,8 +93,8 @@ func (t *tool) jobsReschedule() *cobra.Command {
 	var reason string
 	cmd := t.command(spec{
 		use: "reschedule JOB", short: "Change when a job begins or expires", args: 1, completes: jobIDs,
-		long: "Changes the dates of a job that has not begun: one that waits for its date, or was paused before it\n" +
-			"began. A date that no flag names stays.",
+		long: "Changes the dates of a job that has not begun: one that waits for its date or its line, or was paused\n" +
+			"before it began. A date that no flag names stays.",
 		example: "  lucius jobs reschedule JOB --now\n  lucius jobs reschedule JOB --in 2d --reason \"the source is late\"\n" +
 			"  lucius jobs reschedule JOB --at 2026-01-28T02:00:00Z --never-expires",
 	}, func(ctx context.Context, s *session, args []string) error {

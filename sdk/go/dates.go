@@ -40,7 +40,7 @@ type Dates struct {
 	NeverExpires bool
 }
 
-// Reschedule changes the dates of a job that has not begun: one that waits for its date, or was paused
+// Reschedule changes the dates of a job that has not begun: one that waits for its date or its line, or was paused
 // before it began. For any other job the error has the code illegal_transition. The call may be repeated. The
 // reason, which may be empty, is kept in the job's history.
 func (c *Client) Reschedule(ctx context.Context, jobID string, dates Dates, reason string) (*Job, error) {

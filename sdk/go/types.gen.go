@@ -2113,8 +2113,9 @@ type Mode string
 type NullableRef = Reference
 
 // OrderMode - fifo: the job waits for the jobs of its order key.
-// - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
-// - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+//   - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
+//   - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended, or
+//     blocks its line.
 //
 // Example: fifo
 type OrderMode string

@@ -471,9 +471,9 @@ export interface paths {
         /**
          * Change the dates of a job that has not begun
          * @description Sets when the job may begin and when it expires. A date that the request does not name
-         *     stays. Only a job that waits for its date, or was paused before it began, has dates to
-         *     change; any other is 409 `illegal_transition`. A job whose `not_before` is set to now or
-         *     earlier begins at once.
+         *     stays. Only a job that has not begun has dates to change; any other is 409
+         *     `illegal_transition`. A job whose `not_before` is set to now or earlier begins at once, unless
+         *     it is paused or waits for its line.
          */
         post: operations["rescheduleJob"];
         delete?: never;
@@ -2532,7 +2532,8 @@ export interface components {
         /**
          * @description - fifo: the job waits for the jobs of its order key.
          *     - newest: it cancels those that wait and have this mode, too, with the code `superseded`.
-         *     - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended.
+         *     - reject: it is refused with 409 `line_busy` if its order key has a job that has not ended, or
+         *       blocks its line.
          * @example fifo
          * @enum {string}
          */
@@ -2897,7 +2898,7 @@ export interface components {
             not_before?: string;
             /**
              * Format: int64
-             * @description Sets `not_before` to so many seconds from now; 0 begins the job.
+             * @description Sets `not_before` to so many seconds from now; 0 is now.
              * @example 900
              */
             delay_seconds?: number;
@@ -7573,7 +7574,8 @@ export interface components {
          *     `schedule_limit`, or
          *     `conflict` if concurrent requests kept changing the same object. After `conflict` the
          *     same request may be repeated at once, after `predecessor_refused` once the command before
-         *     it is accepted, and after `line_busy` once the job that `detail` names has ended.
+         *     it is accepted, and after `line_busy` once the job that `detail` names has ended and blocks its
+         *     line no longer.
          */
         Conflict: {
             headers: {
