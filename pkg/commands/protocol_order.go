@@ -185,12 +185,13 @@ func (p *Protocol) sameLine(job *statemachine.Job, was any, edited *Command) err
 	members, _ := was.(map[string]any)
 	payload, _ := members["payload"].(map[string]any)
 	key, err := p.orderKey(&Command{DocID: job.DocID, PayloadTree: payload})
-	if err != nil || key != job.Order.Key { // The command named its key, or another protocol did.
-		return nil
-	}
-	if now, err := p.orderKey(edited); err != nil || now == key {
+	if err == nil && key == job.Order.Key { // Else the command named its key, or another protocol did.
+		now, err := p.orderKey(edited)
+		if err == nil && now != key {
+			err = unfit(apierror.PayloadInvalid, "/payload"+p.Order.Key, "must not change, because the protocol %s takes the order key "+
+				"from it, and a rerun stays in its line: submit a new command, and release this job if it blocks the line", p.ID)
+		}
 		return err
 	}
-	return unfit(apierror.PayloadInvalid, "/payload"+p.Order.Key, "must not change, because the protocol %s takes the order key from it, "+
-		"and a rerun stays in its line: submit a new command, and release this job if it blocks the line", p.ID)
+	return nil
 }
