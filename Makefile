@@ -156,7 +156,7 @@ observability: ## Evaluate the alerts and the dashboard on what a server measure
 packaging: ## Hold the chart, the compose files, the image, the unit and the release against the tools that read them
 	$(call stage,if command -v systemd-analyze >/dev/null; then tags=systemd; else tags=; \
 	echo "systemd-analyze is not installed: the unit is not checked"; fi; \
-	tools/unless-unchanged packaging deploy Dockerfile .goreleaser.yaml cmd/lucius/project docs/run/settings.md go.mod -- \
+	tools/unless-unchanged packaging deploy Dockerfile .goreleaser.yaml cmd/lucius/project docs/run/settings.md docs/run/backup.md go.mod -- \
 		$(GO) -C deploy/packaging test $(VETTED) -count=1 -tags "$$tags" ./...)
 
 .PHONY: console

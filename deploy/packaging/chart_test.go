@@ -2,7 +2,9 @@ package packaging
 
 import (
 	"maps"
+	"os"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -137,6 +139,40 @@ func TestChart_KeepsJobsOnAVolumeOfOneReplica(t *testing.T) {
 	}
 	if protocols := manifest[corev1.ConfigMap](t, made, "protocols.yaml"); protocols.Data["doc.yaml"] != "id: doc" {
 		t.Errorf("the protocols are %v", protocols.Data)
+	}
+}
+
+// TestRestore_FitsTheChart compares the claim and the pod of docs/run/backup.md with those of the chart.
+func TestRestore_FitsTheChart(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/run/backup.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(strings.ReplaceAll(text, "NAME", "prod-lucius"), "```")
+	claimText, podText, _ := strings.Cut(text, "---\n")
+	shown := map[string]string{"claim": claimText, "pod": podText}
+	claim, pod := manifest[corev1.PersistentVolumeClaim](t, shown, "claim"), manifest[corev1.Pod](t, shown, "pod")
+	made, err := render(t, minimal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := manifest[appsv1.StatefulSet](t, made, "statefulset.yaml")
+	of, server, restore := set.Spec.VolumeClaimTemplates[0], set.Spec.Template.Spec, pod.Spec.Containers[0]
+	if want := of.Name + "-" + set.Name + "-0"; claim.Name != want || pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != want {
+		t.Errorf("the set expects the claim %s", want)
+	}
+	if !reflect.DeepEqual(claim.Spec, of.Spec) {
+		t.Errorf("the set claims %+v, the page %+v", of.Spec, claim.Spec)
+	}
+	if !reflect.DeepEqual(pod.Spec.SecurityContext, server.SecurityContext) ||
+		!reflect.DeepEqual(restore.SecurityContext, server.Containers[0].SecurityContext) {
+		t.Errorf("the pod is not as restricted as the server's: %+v, %+v", pod.Spec.SecurityContext, restore.SecurityContext)
+	}
+	dir := variables(&server)["LUCIUS_DATA_DIR"]
+	if restore.VolumeMounts[0].MountPath != dir || !slices.Equal(restore.Args, []string{"restore", "-", "--data-dir", dir}) {
+		t.Errorf("it does not restore to %s: %+v", dir, restore)
 	}
 }
 
