@@ -14,7 +14,7 @@ using Azure.Messaging.ServiceBus;
 string Setting(string name, string otherwise = "") => Environment.GetEnvironmentVariable(name) ?? otherwise;
 
 var service = Setting("SERVICE", "ocr");
-var lanes = int.Parse(Setting("LUCIUS_LANES", "16"), CultureInfo.InvariantCulture);
+var lanes = int.Parse(Setting("LANES", "16"), CultureInfo.InvariantCulture);
 using var http = new HttpClient { BaseAddress = new Uri(Setting("LUCIUS_URL", "http://127.0.0.1:8080")) };
 if (Setting("LUCIUS_TOKEN") is { Length: > 0 } token)
     http.DefaultRequestHeaders.Authorization = new AuthenticationHeaderValue("Bearer", token);

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -107,6 +108,26 @@ func wantDefault(t *testing.T, where, name, said string, standard map[string]str
 	said = strings.Trim(said, "`")
 	if !known || said != value && !(said == "none" && value == "" || said == "off" && value == "0") {
 		t.Errorf("%s says that %s is %q by default, it is %q (known: %t)", where, name, said, value, known)
+	}
+}
+
+// Variables that pages tell readers to set do not keep commands from starting.
+func TestLoad_KnowsTheVariablesInTheDocs(t *testing.T) {
+	t.Parallel()
+	whole := regexp.MustCompile(`LUCIUS_[A-Z_]*[A-Z]\b`) // not the beginning of one, as LUCIUS_TEST_… is
+	for _, pattern := range []string{"docs/run/*.md", "docs/use/*.md", "sdk/*/README.md", "examples/*/README.md"} {
+		files, err := filepath.Glob("../../" + pattern)
+		musttest.NoError(t, err)
+		if len(files) == 0 {
+			t.Errorf("no file is %s", pattern)
+		}
+		for _, file := range files {
+			for _, name := range whole.FindAllString(string(musttest.ReadFile(t, file)), -1) {
+				if _, err := load(t, nil, map[string]string{name: ""}); err != nil && strings.Contains(err.Error(), name+" is not a setting") {
+					t.Errorf("%s names %s: %v", file, name, err)
+				}
+			}
+		}
 	}
 }
 

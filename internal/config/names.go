@@ -11,9 +11,8 @@ import (
 )
 
 // unknownVariables returns an error for each LUCIUS_ variable that is not a setting:
-// a misspelled one would silently leave its setting at the default. Variables of the
-// commands that call a server, those of the tests, LUCIUS_TEST_, and those that Kubernetes
-// makes for Services are ignored.
+// a misspelled one would silently leave its setting at the default. The clientVariables,
+// those of the tests, LUCIUS_TEST_, and those that Kubernetes makes for Services are ignored.
 func unknownVariables(variables map[string]string, all []setting) []error {
 	names := append([]string{stepTimeoutSeconds}, clientVariables...)
 	for i := range all {
@@ -42,10 +41,11 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 	return problems
 }
 
-// clientVariables are those of package cli, by which commands find their server.
+// clientVariables are those of package cli, by which commands find their server, and that of
+// the SDKs' tests, by which they find the program.
 var clientVariables = []string{
 	"LUCIUS_URL", "LUCIUS_TOKEN", "LUCIUS_TOKEN_FILE", "LUCIUS_CA_FILE", "LUCIUS_CLIENT_CERT", "LUCIUS_CLIENT_KEY",
-	"LUCIUS_CONTEXT", "LUCIUS_CONFIG",
+	"LUCIUS_CONTEXT", "LUCIUS_CONFIG", "LUCIUS_BINARY",
 }
 
 // inflightTable is the sources' name for a table whose rows are in the schedule's.
