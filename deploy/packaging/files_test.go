@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
@@ -25,6 +26,11 @@ func TestCompose_IsWhatDockerReads(t *testing.T) {
 			continue
 		}
 		for name, service := range project.Services {
+			// By default Docker kills a container after 10 s, before LUCIUS_SHUTDOWN_GRACE.
+			serves := service.Image == "lucius" && len(service.Command) == 0
+			if grace := service.StopGracePeriod; serves && (grace == nil || time.Duration(*grace) < 50*time.Second) {
+				t.Errorf("%s: %s has the stop_grace_period %v", file, name, grace)
+			}
 			for on := range service.DependsOn {
 				if _, known := project.Services[on]; !known {
 					t.Errorf("%s: %s depends on %s, which is not there", file, name, on)
