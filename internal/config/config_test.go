@@ -330,6 +330,20 @@ func TestLoad_BoundsDurations(t *testing.T) {
 	}
 }
 
+// docs/run/settings.md says that times and limits that can be switched off accept both.
+func TestLoad_SwitchesOff(t *testing.T) {
+	t.Parallel()
+	for _, off := range []string{"off", "0"} {
+		loaded, err := load(t, nil, map[string]string{
+			"LUCIUS_CLOCK_TOLERANCE": off, "LUCIUS_MAX_INFLIGHT_PER_TENANT": off, "LUCIUS_RATE_LIMIT_CALLER": off, "LUCIUS_RATE_LIMIT_TENANT": off,
+		})
+		c := loaded.Config
+		if err != nil || c.ClockTolerance != 0 || c.MaxInflight != 0 || c.CallerLimit.Rate+c.TenantLimit.Rate != 0 {
+			t.Errorf("%s: %+v, %v", off, c, err)
+		}
+	}
+}
+
 // The seeds' spelling takes whole seconds and nothing else: a number that is too large must
 // not come out as a short timeout, nor 15m as 15 minutes in a variable of seconds.
 func TestLoad_TakesTheStepTimeoutInWholeSeconds(t *testing.T) {

@@ -162,16 +162,15 @@ const maxKept = 100 * 366 * 24 * time.Hour
 func kept(s string) (time.Duration, error) { return commands.ParseDuration(s, maxKept) }
 
 // orOff accepts 0 and off as 0 too.
-func orOff(parse func(string) (time.Duration, error)) func(string) (time.Duration, error) {
-	return func(s string) (time.Duration, error) {
+func orOff[T any](parse func(string) (T, error)) func(string) (T, error) {
+	return func(s string) (value T, err error) {
 		if commands.IsOff(s) {
-			return 0, nil
+			return value, nil
 		}
-		d, err := parse(s)
-		if err != nil {
+		if value, err = parse(s); err != nil {
 			err = fmt.Errorf("%w, or off", err)
 		}
-		return d, err
+		return value, err
 	}
 }
 

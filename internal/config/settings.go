@@ -48,9 +48,9 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_TLS_KEY", "", "the certificate's key, in PEM", into(&c.TLSKey, text)},
 		{"LUCIUS_TLS_CLIENT_CA", "", "certificate authorities for client certificates, in PEM", into(&c.TLSClientCA, text)},
 		{"LUCIUS_RATE_LIMIT_CALLER", "0", "requests per second of each caller, as RATE or RATE:BURST; 0 means no limit",
-			into(&c.CallerLimit, rateLimit)},
+			into(&c.CallerLimit, orOff(rateLimit))},
 		{"LUCIUS_RATE_LIMIT_TENANT", "0", "requests per second for each tenant, as RATE or RATE:BURST; 0 means no limit",
-			into(&c.TenantLimit, rateLimit)},
+			into(&c.TenantLimit, orOff(rateLimit))},
 		{"LUCIUS_AUDIT_LOG", AuditStderr, "destination of the audit log: stderr, off, or a file", into(&c.AuditLog, required)},
 
 		// The bus for directives and replies.
@@ -115,7 +115,7 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_MAX_PAYLOAD_BYTES", "131072", "largest payload of a command",
 			into(&c.MaxPayloadBytes, integer(2, commands.LargestPayload))},
 		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 means no limit",
-			into(&c.MaxInflight, integer(0, maxInflight))},
+			into(&c.MaxInflight, orOff(integer(0, maxInflight)))},
 		{"LUCIUS_BULK_SHARE", "1/8", "share of bulk work in the directives that workers get while normal work waits",
 			into(&c.BulkShare, share)},
 		{"LUCIUS_TENANTS_FILE", "", "file of tenants with a different limit, reloaded when it changes", into(&c.TenantsFile, text)},
