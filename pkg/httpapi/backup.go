@@ -25,7 +25,7 @@ const backupWrite = 15 * time.Second
 
 // errNoBackups is returned if the store has no backups.
 var errNoBackups = apierror.Newf(apierror.NotFound,
-	"Only a store in a data folder has backups. Back up a storage account of Azure by its own means.")
+	"Only a store in a data folder has backups. Back up PostgreSQL or a storage account by its own means.")
 
 // CreateBackup is POST /v1/admin/backup. An answer that cannot be completed ends with its
 // connection, so that no client takes it for whole.

@@ -87,7 +87,7 @@ func TestBackup_NeedsAStoreWithBackups(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *httpapi.Config) { c.Backup = nil })
 	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/backup", ""), apierror.NotFound,
-		"Only a store in a data folder has backups. Back up a storage account of Azure by its own means.")
+		"Only a store in a data folder has backups. Back up PostgreSQL or a storage account by its own means.")
 }
 
 // A failure before the first byte is a problem; after it, the connection is cut.
