@@ -170,6 +170,7 @@ type request struct {
 	live   bool // It is rendered for a stream.
 	fresh  bool // Of a live page that knows when it changes: it may have changed.
 	memo   *memo
+	own    *memo // that of its feed, empty if it is none
 }
 
 // May reports whether the user has the role for the tenant; the empty tenant means all.
@@ -209,7 +210,7 @@ func (c *Console) request(r *http.Request) (*request, error) {
 		return nil, err
 	}
 	who, err := call[api.Identity](client.GetIdentity(r.Context()))
-	return &request{Request: r, api: client, Who: who, Origin: c.origin(r), now: c.config.Now(), memo: c.memo}, err
+	return &request{Request: r, api: client, Who: who, Origin: c.origin(r), now: c.config.Now(), memo: c.memo, own: newMemo()}, err
 }
 
 // serve returns the handler of a page.

@@ -58,16 +58,11 @@ const (
 
 func job(r *request) (view, error) {
 	id := r.PathValue("id")
-	read := func() (jobPage, error) { return r.readJob(id) }
-	if r.live { // Only feeds keep it, of which there are few.
-		age := memoKeep
-		if r.fresh {
-			age = 0
-		}
-		once := read
-		read = func() (jobPage, error) { return recall(r, "job "+id, age, once) }
+	age := memoKeep
+	if r.fresh {
+		age = 0
 	}
-	data, err := read()
+	data, err := recallOwn(r, "job", age, func() (jobPage, error) { return r.readJob(id) })
 	if err != nil {
 		return view{}, err
 	}

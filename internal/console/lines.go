@@ -68,7 +68,7 @@ func line(r *request) (view, error) {
 	id := r.PathValue("id")
 	v := view{Title: "Line " + diagnosis.ShortID(id), Template: "line", Nav: "Lines"}
 	token := r.pageToken()
-	data, err := recall(r, "line "+id+" "+r.FormValue("page_token"), r.unlessAsked(rememberCount), func() (data linePage, err error) {
+	data, err := recallOwn(r, "line", rememberCount, func() (data linePage, err error) {
 		if data.Line, err = call[api.Line](r.api.GetLine(r.Context(), id)); err != nil {
 			return data, err
 		}

@@ -202,9 +202,9 @@ func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 	ticker := &feedTicker{Ticker: time.NewTicker(liveInterval)}
 	defer ticker.Stop()
 	changes := c.changes(r, p)
-	fresh := true
+	fresh, own := true, newMemo()
 	for {
-		out, still, ok := c.renderLive(r, p, fresh)
+		out, still, ok := c.renderLive(r, p, own, fresh)
 		rendered := newRendering(out)
 		c.feeds.mu.Lock()
 		switch {
@@ -281,9 +281,9 @@ func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
 
 // renderLive renders the content of the page, and reports with still that it will not change
 // any more. ok is false if the page cannot be rendered now and the browser should keep what
-// it has. fresh says to read the page's data even if it was read a moment ago. A user who may
+// it has. own has the data that the feed has read, and fresh says to read it again. A user who may
 // no longer see the page is told so, and the stream ends.
-func (c *Console) renderLive(r *http.Request, p *page, fresh bool) (content []byte, still, ok bool) {
+func (c *Console) renderLive(r *http.Request, p *page, own *memo, fresh bool) (content []byte, still, ok bool) {
 	defer func() {
 		if recovered := recover(); recovered != nil { // This goroutine has no handler that would recover it.
 			c.config.Log.ErrorContext(r.Context(), "page of the console panicked", "path", r.URL.Path, "panic", recovered,
@@ -294,7 +294,7 @@ func (c *Console) renderLive(r *http.Request, p *page, fresh bool) (content []by
 	f := &frame{Live: true, Oob: true, request: &request{Request: r, now: c.config.Now()}}
 	user, err := c.request(r)
 	if err == nil {
-		user.live, user.fresh = true, fresh
+		user.live, user.fresh, user.own = true, fresh, own
 		f.request = user
 		f.View, err = p.show(user)
 	}

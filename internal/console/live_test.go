@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -181,7 +183,7 @@ func TestLive_SurvivesAPageThatPanics(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())
 	r := httptest.NewRequest(http.MethodGet, "/ui/", nil)
-	if out, still, ok := b.console.renderLive(r, &page{show: func(*request) (view, error) { panic("broken") }}, true); ok || still || out != nil {
+	if out, still, ok := b.console.renderLive(r, &page{show: func(*request) (view, error) { panic("broken") }}, newMemo(), true); ok || still || out != nil {
 		t.Errorf("a page that panics returns %q, %t, %t", out, still, ok)
 	}
 }
@@ -258,6 +260,43 @@ func TestLive_IsLimited(t *testing.T) {
 	if open := len(b.console.feeds.open); open != 0 {
 		t.Errorf("%d feeds stay open", open)
 	}
+}
+
+// A user can ask for any number of objects, whose answers may be large.
+func TestMemo_AnswersAboutOneObjectGoWithTheirFeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		answers := answersOf(runningJob(), ran(0, "extract", 1)...)
+		maps.Copy(answers, blocked())
+		answers["GET /v1/admin/operations/op1"] = api.Operation{OperationID: "op1"}
+		b := newBrowser(t, answers)
+		for _, target := range []string{"lines/l1", "lines/l1?page_token=1", "lines/l1?page_token=01", "operations/op1"} {
+			b.get(t, Path+target)
+		}
+		r := httptest.NewRequest(http.MethodGet, Path+"jobs/j1", nil)
+		r.Header.Set("Accept", eventStream)
+		done := make(chan struct{})
+		go func() {
+			b.console.ServeHTTP(httptest.NewRecorder(), r)
+			close(done)
+		}()
+		synctest.Wait()
+		asked := len(b.requests())
+		time.Sleep(liveRarely - liveInterval/2)
+		synctest.Wait()
+		if again := b.requests()[asked:]; len(again) > 0 {
+			t.Errorf("a feed does not keep its answers: it asks %q again", again)
+		}
+		close(b.ended)
+		<-done
+		for key := range b.console.memo.kept {
+			for _, object := range []string{"line", "results", "job"} {
+				if strings.HasPrefix(key.question, object) {
+					t.Errorf("%q is kept", key.question)
+				}
+			}
+		}
+	})
 }
 
 // While the API does not answer, the page stays as it is, and its viewers are told since

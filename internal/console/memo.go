@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// memo caches, for each user, answers that every page needs or that cost reads of the store.
+// memo caches, for each user, answers that every page needs or that cost reads of the store. It bounds their
+// number, not their size: see recallOwn.
 type memo struct {
 	mu   sync.Mutex
 	kept map[memoKey]memoValue
@@ -50,4 +51,12 @@ func recall[T any](r *request, question string, age time.Duration, ask func() (T
 	}
 	m.kept[key] = memoValue{r.now, value}
 	return value, nil
+}
+
+// recallOwn is recall for answers about one object, which may be large and of which a user can ask for any
+// number: a feed keeps them until it ends, and no other request does.
+func recallOwn[T any](r *request, question string, age time.Duration, ask func() (T, error)) (T, error) {
+	of := *r
+	of.memo = r.own
+	return recall(&of, question, age, ask)
 }

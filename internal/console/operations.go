@@ -56,7 +56,7 @@ func operation(r *request) (view, error) {
 
 // resultsOf returns what became of the jobs of an operation.
 func resultsOf(r *request, id string) (*api.OperationResults, error) {
-	return recall(r, "results of "+id, r.unlessAsked(rememberStored), func() (*api.OperationResults, error) {
+	return recallOwn(r, "results of "+id, rememberStored, func() (*api.OperationResults, error) {
 		op, err := call[api.Operation](r.api.GetOperation(r.Context(), id, &api.GetOperationParams{
 			Limit: new(api.Limit(1)), Include: &[]api.GetOperationParamsInclude{api.GetOperationParamsIncludeResults},
 		}))
