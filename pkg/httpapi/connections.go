@@ -52,14 +52,15 @@ const minSilence = 250 * time.Millisecond
 // idle longest, so clients that are silent, or never finish their headers, cannot
 // keep others out. While all connections have a request under way, new ones wait
 // unread in the operating system's queue. A [Server] counts only requests that it
-// admits: without a credential, a slow body or an unread answer keeps no connection.
+// admits: without a credential, a slow body or an unread answer keeps no connection. Those of
+// one caller keep half of the connections at most, so that it cannot keep others out either.
 //
 // It sets the server's ConnState and ConnContext. Serve the returned listener
 // once.
 func LimitConnections(server *http.Server, listener net.Listener, limit int) net.Listener {
 	c := &connections{
 		Listener: listener, limit: limit,
-		open: map[net.Conn]*trackedConn{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
+		open: map[net.Conn]*trackedConn{}, kept: map[string]int{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	server.ConnContext = c.track
 	server.ConnState = c.setState
@@ -91,7 +92,8 @@ type connections struct {
 
 	mu    sync.Mutex // Guards all below. Not held while a connection is closed.
 	open  map[net.Conn]*trackedConn
-	quiet list.List // Connections that may be closed, the one idle longest first.
+	kept  map[string]int // How many requests of each caller keep a connection.
+	quiet list.List      // Connections that may be closed, the one idle longest first.
 }
 
 // Accept implements [net.Listener]. It waits until there is room.
@@ -212,16 +214,23 @@ func underTLS(conn net.Conn) net.Conn {
 	return conn
 }
 
-// keep adds more to the number of requests that keep the connection: 1 when one is
-// admitted, -1 when it has ended, 0 when one has begun. While none keeps it, a new
-// connection may replace it.
-func (t *trackedConn) keep(more int) {
+// keep adds more to the number of the caller's requests that keep the connection: 1 when one
+// is admitted, -1 when one that keeps it has ended, 0 when one has begun. While none keeps it, a
+// new connection may replace it. It reports whether the request is counted: beyond half of the
+// connections a caller's are not.
+func (t *trackedConn) keep(caller string, more int) bool {
 	if t == nil {
-		return
+		return false
 	}
 	c := t.connections
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if more > 0 && 2*c.kept[caller] >= c.limit {
+		return false
+	}
+	if c.kept[caller] += more; c.kept[caller] == 0 {
+		delete(c.kept, caller)
+	}
 	t.kept += more
 	switch {
 	case c.open[t.conn] != t: // It was closed in the meantime.
@@ -230,4 +239,5 @@ func (t *trackedConn) keep(more int) {
 	default:
 		c.markIdle(t)
 	}
+	return true
 }

@@ -208,6 +208,31 @@ func TestARequestWithoutACredentialKeepsNoConnection(t *testing.T) {
 	}
 }
 
+// Beyond half of the connections, a caller's requests are served but keep none.
+func TestOneCallerDoesNotKeepOthersFromConnecting(t *testing.T) {
+	t.Parallel()
+	const greedy, other = "submit:*", "read:*"
+	g := newGuarded(t, []string{greedy, other}, func(c *httpapi.Config) { c.BodyTimeout = time.Hour })
+	const limit = 4
+	address := crowded(t, limit, g.ServeHTTP)
+	for range limit {
+		conn := connect(t, address)
+		sendRaw(t, conn, "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer "+g.tokens[greedy]+
+			"\r\nContent-Type: application/json\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+		line, err := bufio.NewReader(conn).ReadString('\n') // The server reads the body only of a request that is let in.
+		if err != nil || !strings.Contains(line, "100 Continue") {
+			t.Fatalf("a body is not asked for: %q, %v", line, err)
+		}
+	}
+	for _, head := range []string{"/v1/protocols HTTP/1.1\r\nAuthorization: Bearer " + g.tokens[other], "/healthz HTTP/1.1"} {
+		conn := connect(t, address)
+		sendRaw(t, conn, "GET "+head+"\r\nHost: lucius\r\n\r\n")
+		if err := answered(conn); err != nil {
+			t.Errorf("another caller is not answered: %v", err)
+		}
+	}
+}
+
 // net/http refuses malformed HTTP before the handler sees it, as the OpenAPI document
 // and the guide for operators say.
 func TestMalformedHTTPIsRefusedInPlainText(t *testing.T) {

@@ -232,8 +232,7 @@ func (g *guard) identified(w http.ResponseWriter, r *http.Request) (*http.Reques
 			}
 			return r, err
 		}
-		state.kept = true
-		state.conn.keep(1)
+		state.kept = state.conn.keep(state.caller.Name(), 1)
 		r = r.WithContext(ledger.WithCaller(auth.WithCaller(r.Context(), state.caller), state.caller.Name()))
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {

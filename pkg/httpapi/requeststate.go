@@ -158,7 +158,7 @@ func (s *Server) end(state *requestState, r *http.Request) {
 	s.metrics.inFlight.Dec()
 	state.drop()
 	if state.kept {
-		state.conn.keep(-1)
+		state.conn.keep(state.caller.Name(), -1)
 	}
 	if state.status == 0 {
 		state.status = http.StatusOK

@@ -179,7 +179,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.metrics.inFlight.Inc()
 	state.conn, _ = r.Context().Value(trackedConnKey{}).(*trackedConn)
-	state.conn.keep(0) // A new connection may replace this one until the request is admitted.
+	state.conn.keep("", 0) // A new connection may replace this one until the request is admitted.
 	if r.ContentLength != 0 {
 		body := s.transfers.receive(state, r.Body, state.begun.Add(s.config.BodyTimeout))
 		r.Body = body
