@@ -265,7 +265,7 @@ func (k *objectKind) longestID() int {
 
 // admit returns the problem of a request that is not allowed. A path's object must be
 // the caller's: foreign and missing objects are both answered here, before the rest of
-// the request is read, and look alike.
+// the request is read, and look alike. Only a release reads on in both cases, see authorizeReleased.
 func (g *guard) admit(state *requestState, r *http.Request) error {
 	if state.rule.Operation == "" {
 		return apierror.Newf(apierror.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
@@ -305,15 +305,15 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 		state.tenant = owner.TenantID // For the audit record. The use case reports err.
 		return nil
 	}
+	if err == nil && !state.rule.AllowsStep(state.caller, owner.TenantID, owner.Service) {
+		state.foreign, err = true, kind.missing
+	}
 	if err != nil {
-		if state.emptied = state.rule.Operation == "releaseLine" && apierror.From(err).Code == apierror.LineNotFound; state.emptied {
+		err = hide(err, kind.missing)
+		if state.unproven = state.rule.Operation == "releaseLine" && errors.Is(err, kind.missing); state.unproven {
 			return nil
 		}
-		return hide(err, kind.missing)
-	}
-	if !state.rule.AllowsStep(state.caller, owner.TenantID, owner.Service) {
-		state.foreign = true
-		return kind.missing
+		return err
 	}
 	state.tenant = owner.TenantID
 	return g.config.TenantLimit.Check("tenant", state.tenant, time.Now())
@@ -356,9 +356,9 @@ func (g *guard) authorizeAs(ctx context.Context, role auth.Role) error {
 }
 
 // authorizeReleased checks that the caller may repeat a release that left no job in its line: whose line
-// it was, only the released job says. refused is what is wrong with the request's body. What the caller
-// may not know looks like a foreign line, which is refused before its request is read.
-func (g *guard) authorizeReleased(ctx context.Context, jobID string, refused error) error {
+// it was, only the released job says. refused is what is wrong with the request's body. Whatever the caller
+// may not know gets the answer for a missing line.
+func (g *guard) authorizeReleased(ctx context.Context, lineID, jobID string, refused error) error {
 	missing := g.kind("{lineId}").missing
 	if refused != nil {
 		if apierror.From(refused).Code.Status() < http.StatusInternalServerError {
@@ -366,15 +366,16 @@ func (g *guard) authorizeReleased(ctx context.Context, jobID string, refused err
 		}
 		return refused
 	}
-	owner, err := g.ownerOfStep(ctx, jobID, "")
+	agg, err := g.config.Ledger.Job(ctx, jobID)
 	if err != nil {
-		return hide(err, missing)
+		return hide(ledger.Problem(err), missing)
 	}
-	if !g.allows(ctx, owner.TenantID) {
+	tenantID := agg.Job.TenantID
+	if agg.Job.Place.Line != lineID || !g.allows(ctx, tenantID) {
 		return missing
 	}
-	requestStateOf(ctx).tenant = owner.TenantID
-	return g.config.TenantLimit.Check("tenant", owner.TenantID, time.Now())
+	requestStateOf(ctx).tenant = tenantID
+	return g.config.TenantLimit.Check("tenant", tenantID, time.Now())
 }
 
 // authorizeFilter is authorizeTenant for a request that may name a job as well. A

@@ -71,8 +71,8 @@ func (e *endpoints) ReleaseLine(w http.ResponseWriter, r *http.Request, lineID a
 	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
 		var request api.ReleaseRequest
 		err := e.decode(w, r, strict, &request)
-		if requestStateOf(ctx).emptied {
-			err = e.guard.authorizeReleased(ctx, request.JobID, err)
+		if requestStateOf(ctx).unproven {
+			err = e.guard.authorizeReleased(ctx, lineID, request.JobID, err)
 		}
 		if err != nil {
 			return nil, err

@@ -1,10 +1,13 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/base64"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -88,6 +92,46 @@ func TestReleaseLine_TellsNothingOfOtherJobs(t *testing.T) {
 	}
 	got := g.as(t, "submit:t", "POST /v1/lines/"+foreign.Job.Place.Line+":release", `{"jobId":"`+foreign.Job.ID+`"}`)
 	wantProblem(t, got, apierror.LineNotFound, "No job is in such a line.")
+}
+
+// bodyThen is a body before which something happens.
+type bodyThen struct {
+	io.Reader
+
+	first func()
+}
+
+func (b *bodyThen) Read(p []byte) (int, error) {
+	b.first()
+	return b.Reader.Read(p)
+}
+
+// Whether another tenant has a job in the line shows neither in whether the body is asked for, nor in the
+// answer to one that comes after such a job.
+func TestReleaseLine_TellsNothingOfOtherLines(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"submit:t"})
+	own := g.submitted(t)
+	accept := sync.OnceFunc(func() {
+		cmd := ledgertest.Command("o", "k")
+		cmd.Job.Order = statemachine.Order{Key: "key", Mode: statemachine.OrderFIFO}
+		_, err := g.ledger.Accept(t.Context(), cmd)
+		musttest.NoError(t, err)
+	})
+	foreign, body := ledger.LineID("o", "key"), `{"jobId":"`+own+`"}`
+	request := newRequest(t, http.MethodPost, "/v1/lines/"+foreign+":release", body, "Authorization: Bearer "+g.tokens["submit:t"])
+	request.Body = io.NopCloser(&bodyThen{request.Body, accept})
+	wantProblem(t, g.send(t, g.Server, request, body), apierror.LineNotFound, "No job is in such a line.")
+
+	address := listen(t, g.harness).Listener.Addr().String()
+	for _, line := range []string{foreign, noJob} {
+		conn := connect(t, address)
+		sendRaw(t, conn, "POST /v1/lines/"+line+":release HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer "+g.tokens["submit:t"]+
+			"\r\nContent-Type: application/json\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+		if first, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(first, "100 Continue") {
+			t.Errorf("the release of line %s is answered first with %q, %v", line, first, err)
+		}
+	}
 }
 
 func TestListLines_ShowsEachLineOnce(t *testing.T) {

@@ -45,9 +45,9 @@ type requestState struct {
 	tenant  string
 	reason  string // from the body of an audited request, empty if it has none
 	foreign bool   // The object exists but is not the caller's.
-	// emptied says that the object is a line in which no job is, and that the job in the body decides
-	// whether the caller may release it: see guard.authorizeReleased.
-	emptied bool
+	// unproven says that the object is a line in which no job is, or a foreign one, and that the job in
+	// the body decides whether the caller may release it: see guard.authorizeReleased.
+	unproven bool
 	// previewed says that the request was answered with what it would do, so that there is
 	// nothing to audit.
 	previewed bool
