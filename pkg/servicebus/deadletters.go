@@ -134,7 +134,9 @@ func (d *DeadLetters) peek(ctx context.Context, lane int) iter.Seq2[DeadLetter, 
 		l := &d.lanes[lane]
 		for from := int64(0); ; {
 			peeking, cancel := context.WithTimeout(ctx, stepTimeout)
-			messages, err := l.peeker.PeekMessages(peeking, peekPage, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+			messages, err := decoded(func() ([]*azservicebus.ReceivedMessage, error) {
+				return l.peeker.PeekMessages(peeking, peekPage, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+			})
 			cancel()
 			if closesLink(err) {
 				if again, openErr := l.open(); openErr == nil { // It fails if the bus is closed.
@@ -301,7 +303,9 @@ func (d *DeadLetters) handleLane(ctx context.Context, l *deadLane, wanted map[in
 	}()
 	for len(wanted) > 0 && len(skipped) < maxSkipped {
 		waiting, cancel := context.WithTimeout(ctx, arrival)
-		messages, err := from.ReceiveMessages(waiting, min(len(wanted), inHand), nil)
+		messages, err := decoded(func() ([]*azservicebus.ReceivedMessage, error) {
+			return from.ReceiveMessages(waiting, min(len(wanted), inHand), nil)
+		})
 		cancel()
 		if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
 			return l.unread(err)

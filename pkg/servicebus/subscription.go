@@ -51,6 +51,7 @@ type subscription struct {
 	down    atomic.Pointer[string]
 	permits chan struct{} // one for each reply in hand
 	inHand  sync.WaitGroup
+	singly  time.Time // Until then messages are received one at a time.
 }
 
 // drainTime is how long a topic stays open after a stop. The bus may still deliver
@@ -131,6 +132,25 @@ func (s *subscription) unreadable(ctx context.Context, err error) {
 // counts as readable: longer than the SDK tries to connect.
 const quiet = 30 * time.Second
 
+// suspicion is how long replies are received one at a time after some could not be decoded:
+// twice the longest lock duration of the bus, which then redelivers them. All that are received
+// with such a reply are lost, and would be dead-lettered with it.
+const suspicion = 10 * time.Minute
+
+// errUndecodable is returned for messages that the SDK cannot decode.
+var errUndecodable = errors.New("the SDK cannot decode a message")
+
+// decoded returns what get returns. The SDK panics on a message whose DeadLetterReason or
+// DeadLetterErrorDescription is no text. The messages of the call stay locked.
+func decoded(get func() ([]*azservicebus.ReceivedMessage, error)) (messages []*azservicebus.ReceivedMessage, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			messages, err = nil, fmt.Errorf("%w: %v", errUndecodable, cause)
+		}
+	}()
+	return get()
+}
+
 // receive waits for replies, as many as there are free permits, and starts a
 // goroutine for each. It reports whether the topic can be read.
 func (s *subscription) receive(ctx context.Context) (readable bool, err error) {
@@ -142,7 +162,16 @@ func (s *subscription) receive(ctx context.Context) (readable bool, err error) {
 	}
 	wait, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
-	messages, err := (*s.from.Load()).ReceiveMessages(wait, cap(s.permits)-len(s.permits), nil)
+	n := cap(s.permits) - len(s.permits)
+	if time.Now().Before(s.singly) {
+		n = 1
+	}
+	messages, err := decoded(func() ([]*azservicebus.ReceivedMessage, error) { return (*s.from.Load()).ReceiveMessages(wait, n, nil) })
+	if errors.Is(err, errUndecodable) {
+		s.cfg.Logger.WarnContext(ctx, "replies cannot be decoded, the bus will redeliver them", "topic", s.name, "error", err)
+		s.singly = time.Now().Add(suspicion)
+		return false, nil // Like a broken connection: a first one proves nothing about the topic.
+	}
 	for _, m := range messages {
 		s.permits <- struct{}{}
 		s.inHand.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -182,6 +183,32 @@ func TestSubscription_AQuietTopicIsNotDown(t *testing.T) {
 		pass(3*time.Hour + time.Second)
 		if len(c.Down()) != 0 || len(from.asked) != 361 {
 			t.Errorf("down %v after it asked %d times, want once in 30 s", c.Down(), len(from.asked))
+		}
+	})
+}
+
+// After a reply that cannot be decoded, replies come one at a time for ten minutes. The topic is
+// not down.
+func TestSubscription_ReceivesSinglyAfterAReplyThatCannotBeDecoded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := newTopic()
+		from.receive = func(ctx context.Context) ([]*azservicebus.ReceivedMessage, error) {
+			if len(from.asked) == 1 {
+				panic("no text")
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		c := consume(t, from, &useCase{})
+		pass(10 * time.Minute)
+		want := append([]int{16}, slices.Repeat([]int{1}, 20)...)
+		if diff := cmp.Diff(want, from.asked); diff != "" || len(c.Down()) > 0 {
+			t.Errorf("down %v, it asked for (-want +got):\n%s", c.Down(), diff)
+		}
+		pass(30 * time.Second)
+		if last := from.asked[len(from.asked)-1]; last != 16 {
+			t.Errorf("at last it asked for %d, want 16", last)
 		}
 	})
 }

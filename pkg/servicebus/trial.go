@@ -99,7 +99,8 @@ func tryRead(ctx context.Context, client *azservicebus.Client, s Subscription) e
 	if err != nil {
 		return err
 	}
-	if _, err := receiver.PeekMessages(ctx, 1, nil); err != nil {
+	_, err = decoded(func() ([]*azservicebus.ReceivedMessage, error) { return receiver.PeekMessages(ctx, 1, nil) })
+	if err != nil && !errors.Is(err, errUndecodable) { // The subscription can be read.
 		return &linkError{err}
 	}
 	return receiver.Close(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -199,6 +200,50 @@ func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	w.ledger.answers(nil)
 	w.expect(servicebus.ReplyResult, servicebus.ReplyApplied)
 	w.empty()
+}
+
+// The SDK panics on a message whose DeadLetterReason is no text. The bus dead-letters it after
+// some deliveries, and the replies that were received with it are applied before that.
+func TestWire_RepliesReceivedWithOneThatTheSDKCannotDecode(t *testing.T) {
+	t.Parallel()
+	for name, reason := range map[string]any{"a number": int64(1), "null": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration = time.Hour }))
+			batch, err := w.sender.NewMessageBatch(waittest.Context(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const others = 4
+			for n := range 1 + others {
+				m := &azservicebus.Message{Body: []byte(replyBody("ACK", "s"))}
+				if n == 0 {
+					m.ApplicationProperties = map[string]any{"DeadLetterReason": reason}
+				}
+				if err := batch.AddMessage(m, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.sender.SendMessageBatch(waittest.Context(t), batch, nil); err != nil {
+				t.Fatal(err)
+			}
+			allLocked := func() bool {
+				held := w.peer.Messages(wireInvoker)
+				return !slices.ContainsFunc(held, func(m fakeservicebus.Message) bool { return !m.Locked })
+			}
+			waittest.Until(t, "the others are applied", func() bool {
+				if len(w.peer.Messages(wireInvoker)) > 1 && allLocked() {
+					w.peer.ExpireLocks(wireInvoker)
+				}
+				return w.ledger.calls() >= others && len(w.peer.Messages(wireInvoker)) == 1
+			})
+			waittest.Until(t, "it is dead-lettered", func() bool { return w.peer.ExpireLocks(wireInvoker) == 0 && w.peer.Depth(wireInvoker) == 0 })
+			dead := w.peer.Messages(wireInvoker + "/$DeadLetterQueue")
+			if len(dead) != 1 || dead[0].Properties["DeadLetterReason"] != "MaxDeliveryCountExceeded" {
+				t.Errorf("dead letters: %+v", dead)
+			}
+		})
+	}
 }
 
 // If a lock is lost while the ledger works, the reply is redelivered and applied.
