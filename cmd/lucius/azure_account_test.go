@@ -31,7 +31,10 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	peer, variables := newManaged(t)
 	onAccount(t, variables, config.BackendTable)
 
-	expectAzure(t, variables, "check", cli.ExitFailed,
+	if out, code := auditIn(t, variables); code != cli.ExitUsage || !strings.Contains(out, "no server has used these tables") {
+		t.Errorf("the audit of an empty account ends with %d: %s", code, out)
+	}
+	expectAzure(t, variables, "check", cli.ExitFailed, // The audit has created nothing.
 		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 9 checked, 9 wrong\n",
 		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
 		"13 findings to fix",

@@ -30,7 +30,7 @@ func (p *program) driverCommands() []*cobra.Command {
 func checkDrivers(*config.Config) error { return nil }
 
 // openRemote opens the configured store outside of the process. With metrics, its calls keep
-// a pace that adapts to it.
+// a pace that adapts to it; without, it is only read.
 func openRemote(ctx context.Context, cfg *config.Config, log *slog.Logger, m *programMetrics) (tablestore.Store, error) {
 	if cfg.StorageBackend == config.BackendPostgres {
 		options := postgresOptions(cfg)
@@ -47,6 +47,7 @@ func openRemote(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pr
 		return paced(store, settings, m), nil
 	}
 	options := tableOptions(cfg, log)
+	options.ReadOnly = m == nil
 	if m != nil {
 		options.Observe = func(sample aztablestore.Sample) {
 			if sample.Outcome == aztablestore.Held { // It was not sent.

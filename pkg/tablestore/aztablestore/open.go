@@ -79,6 +79,10 @@ type Options struct {
 	// Optional. Defaults to none: the tables must exist.
 	Tables []string
 
+	// ReadOnly says that the process only reads: Open creates no tables, and one
+	// that is missing reads as empty. Optional.
+	ReadOnly bool
+
 	// Logger gets a warning for each retry, with its cause. Optional. Defaults
 	// to discarding.
 	Logger *slog.Logger
@@ -140,9 +144,9 @@ var (
 )
 
 // Open returns a store on the account that the options name, and creates
-// missing tables. Without Options.Tables it sends nothing, and the first call
-// reports a wrong key or address. The error names the wrong option, or wraps
-// one of the port's errors.
+// missing tables. Without Options.Tables, or with Options.ReadOnly, it sends
+// nothing, and the first call reports a wrong key or address. The error names
+// the wrong option, or wraps one of the port's errors.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -185,6 +189,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	circuit := breaker.NewSet(circuitOf(options.limits.call))
 	store := &Store{options: options, client: client, service: service, clock: clock, circuit: circuit}
+	if options.ReadOnly {
+		return store, nil
+	}
 	if _, err := store.createTables(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

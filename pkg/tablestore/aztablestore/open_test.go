@@ -93,6 +93,24 @@ func TestOpenCreatesTables(t *testing.T) {
 	}
 }
 
+// A store that is only read creates no tables, and a missing one is empty.
+func TestOpenToRead(t *testing.T) {
+	t.Parallel()
+	options := once
+	options.Tables, options.ReadOnly = []string{table}, true
+	store, service := scripted(t, options, refuses(404, "TableNotFound"))
+	_, err := store.Get(t.Context(), key("a"))
+	expectError(t, err, tablestore.ErrNotFound)
+	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "p"})
+	if err != nil || len(page.Rows) > 0 || page.Next != "" {
+		t.Errorf("scan: %+v, %v", page, err)
+	}
+	rows, err := store.Walk(t.Context(), tablestore.Walk{Table: table})
+	if err != nil || len(rows) > 0 || service.requests() != 3 {
+		t.Errorf("walk: %d rows, %v, after %d requests in all", len(rows), err, service.requests())
+	}
+}
+
 // Create names the tables that it has created itself.
 func TestCreateSaysWhatItDid(t *testing.T) {
 	t.Parallel()

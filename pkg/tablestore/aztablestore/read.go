@@ -36,7 +36,7 @@ func (s *Store) get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 		entity = answer.Value
 		return err
 	})
-	if failed != nil && failed.noRow() {
+	if failed != nil && (failed.noRow() || s.readsAsEmpty(failed)) {
 		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 	}
 	if failed != nil {
@@ -50,6 +50,11 @@ func (s *Store) get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 		return tablestore.Row{}, fmt.Errorf("get %s: %w", key, err)
 	}
 	return row, nil
+}
+
+// readsAsEmpty reports whether a read failed only because a table is missing that reads as empty.
+func (s *Store) readsAsEmpty(failed *requestError) bool {
+	return s.options.ReadOnly && failed.code == tableMissing
 }
 
 // Scan implements [tablestore.Store]. The service may return an empty page in
@@ -132,6 +137,9 @@ func (s *Store) page(ctx context.Context, table, partition, filter string, limit
 			answer, err = client.NewListEntitiesPager(&options).NextPage(ctx)
 			return err
 		})
+		if failed != nil && s.readsAsEmpty(failed) {
+			return tablestore.Page{}, nil
+		}
 		if failed != nil {
 			return tablestore.Page{}, failed.ofRead()
 		}
