@@ -355,13 +355,14 @@ func (s *Store) Writable(ctx context.Context) error {
 	return nil
 }
 
-// checkTable writes, reads and deletes a row of the table.
+// checkTable writes, reads and deletes a row of the table. Another process that checks it at the
+// same time may have deleted the row before it is read.
 func (s *Store) checkTable(ctx context.Context, table string) error {
 	key := tablestore.Key{Table: table, Partition: "check", Row: "probe"}
 	if _, err := s.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
 		return fmt.Errorf("write a row: %w", err)
 	}
-	if _, err := s.Get(ctx, key); err != nil {
+	if _, err := s.Get(ctx, key); err != nil && !errors.Is(err, tablestore.ErrNotFound) {
 		return fmt.Errorf("read it: %w", err)
 	}
 	if _, err := s.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {

@@ -224,6 +224,19 @@ func TestCheck_NamesTheForbiddenOperation(t *testing.T) {
 	}
 }
 
+// Another process that checks the table at the same time deletes the row.
+func TestCheck_WithAnother(t *testing.T) {
+	t.Parallel()
+	missing := inside(failed(404, "ResourceNotFound", "0:No row."))
+	options := once
+	options.Connection, options.Tables = scriptedConnection, []string{table}
+	options.Transport = &script{answers: []answer{inside(done(one)), refuses(404, "ResourceNotFound"), missing}}
+	checks, err := aztablestore.Check(t.Context(), options)
+	if diff := cmp.Diff([]aztablestore.TableCheck{{Name: table}}, checks); err != nil || diff != "" {
+		t.Errorf("check: %v (-want +got)\n%s", err, diff)
+	}
+}
+
 func TestCheck_OfAMissingAccount(t *testing.T) {
 	t.Parallel()
 	options := aztablestore.WithLimits(aztablestore.Options{
