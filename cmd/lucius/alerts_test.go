@@ -222,7 +222,7 @@ func TestSituation_Held(t *testing.T) {
 	t.Run("DeadLetters", func(t *testing.T) {
 		t.Parallel()
 		namespace := newNamespace(t)
-		buryReply(t, namespace, "not JSON")
+		buryReply(t, namespace, "global-bus-replies-p0", "not JSON")
 		s := serveOn(t, t.TempDir(), onBus(namespace)...)
 		held(t, s, `lucius_bus_dead_letters 1\n`)
 	})

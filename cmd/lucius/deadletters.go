@@ -66,11 +66,14 @@ func (p *program) deadLettersVerb(use, short string, args cobra.PositionalArgs,
 }
 
 // listDeadLetters prints a line for each dead letter. Workers choose most of it, so it is quoted.
+// The error is that of the topics that cannot be read.
 func (p *program) listDeadLetters(ctx context.Context, letters *servicebus.DeadLetters, bodies bool) error {
 	count := 0
+	var unread error
 	for letter, err := range letters.All(ctx) {
 		if err != nil {
-			return err
+			unread = errors.Join(unread, err)
+			continue
 		}
 		count++
 		body := ""
@@ -82,7 +85,7 @@ func (p *program) listDeadLetters(ctx context.Context, letters *servicebus.DeadL
 			return err
 		}
 	}
-	return p.say("dead letters: %d\n", count)
+	return errors.Join(p.say("dead letters: %d\n", count), unread)
 }
 
 // deadLettersHandle returns a command that replays or purges dead letters.
@@ -95,13 +98,18 @@ func (p *program) deadLettersHandle(verb, short string,
 			if all == (len(ids) > 0) {
 				return errors.New("name the dead letters, or use --all")
 			}
+			var unread error
 			if all {
 				for letter, err := range letters.All(ctx) {
 					if err != nil {
-						return err
+						unread = errors.Join(unread, err)
+						continue
 					}
 					ids = append(ids, letter.ID)
 				}
+			}
+			if unread != nil && (len(ids) == 0 || ctx.Err() != nil) {
+				return unread
 			}
 			slices.Sort(ids)
 			ids = slices.Compact(ids)
@@ -119,9 +127,9 @@ func (p *program) deadLettersHandle(verb, short string,
 				fmt.Fprintf(p.Stdout, "%s: %s\n", id, outcome)
 			})
 			if err == nil && remain > 0 {
-				return found("%d of %d dead letters were not handled", remain, len(ids))
+				err = found("%d of %d dead letters were not handled", remain, len(ids))
 			}
-			return err
+			return errors.Join(unread, err)
 		})
 	cmd.Flags().BoolVar(&all, "all", false, "all current dead letters")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")

@@ -10,24 +10,25 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// buryReply sends a reply to the first reply topic and dead-letters it there.
-func buryReply(t *testing.T, namespace *fakeservicebus.Server, body string) {
+// buryReply sends a reply to a reply topic and dead-letters it there.
+func buryReply(t *testing.T, namespace *fakeservicebus.Server, topic, body string) {
 	t.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(namespace.ConnectionString(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close(t.Context()) }() // The test is over.
-	sender, err := client.NewSender("global-bus-replies-p0", nil)
+	sender, err := client.NewSender(topic, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	receiver, err := client.NewReceiverForSubscription("global-bus-replies-p0", "lucius-invoker", nil)
+	receiver, err := client.NewReceiverForSubscription(topic, "lucius-invoker", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +61,8 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	buryReply(t, namespace, string(reply))
-	buryReply(t, namespace, "not JSON")
+	buryReply(t, namespace, "global-bus-replies-p0", string(reply))
+	buryReply(t, namespace, "global-bus-replies-p0", "not JSON")
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,5 +120,34 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	}
 	if out, code := azureCommand(t, map[string]string{}, "dead-letters", "list"); code != 2 || !strings.Contains(out, "LUCIUS_BUS is not servicebus") {
 		t.Errorf("without Service Bus it ends with %d:\n%s", code, out)
+	}
+}
+
+// TestDeadLetters_OfATopicAfterOneThatCannotBeRead are listed and handled, and the commands fail
+// for the other topic.
+func TestDeadLetters_OfATopicAfterOneThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	buryReply(t, namespace, "global-bus-replies-p1", "not JSON")
+	namespace.SetHooks(fakeservicebus.Hooks{OnAttach: func(address string) *fakeservicebus.Refusal {
+		if strings.Contains(address, "global-bus-replies-p0") {
+			return &fakeservicebus.Refusal{Condition: fakeservicebus.EntityDisabled, Description: "Disabled."}
+		}
+		return nil
+	}})
+	for _, test := range []struct {
+		args, want []string
+	}{
+		{[]string{"list"}, []string{"1-1: on global-bus-replies-p1", "dead letters: 1"}},
+		{[]string{"replay", "--all", "--yes"}, []string{"1-1: done"}},
+		{[]string{"list"}, []string{"dead letters: 0"}},
+		{[]string{"replay", "--all", "--yes"}, nil},
+	} {
+		out, code := azureCommand(t, map[string]string{}, append(append([]string{"dead-letters"}, test.args...), onBus(namespace)...)...)
+		for _, want := range append(test.want, "the dead letters of global-bus-replies-p0 cannot be read") {
+			if !strings.Contains(out, want) || code != cli.ExitUsage {
+				t.Errorf("%q ends with %d, want %q:\n%s", test.args, code, want, out)
+			}
+		}
 	}
 }

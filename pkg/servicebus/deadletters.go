@@ -174,18 +174,25 @@ func valueOf[T any](p *T) (value T) {
 	return value
 }
 
-// All iterates over all dead letters, by lane and age, and leaves them as they are. It ends
-// with the first error.
+// All iterates over all dead letters, by lane and age, and leaves them as they are. The error of
+// a topic that cannot be read comes after what was read of it, and then the other topics, unless
+// those cannot be read either.
 func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for lane := range d.lanes {
 			for letter, err := range d.peek(ctx, lane) {
-				if !yield(letter, err) || err != nil {
+				if !yield(letter, err) || err != nil && d.lost(ctx) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// lost reports whether an error concerns all topics: the context has ended, or the bus cannot be
+// reached.
+func (d *DeadLetters) lost(ctx context.Context) bool {
+	return ctx.Err() != nil || !d.bus.dialer.connected()
 }
 
 // Count counts the dead letters for [DeadLetters.Counted]. The error is that of the first
@@ -219,8 +226,8 @@ func (d *DeadLetters) Count(ctx context.Context) error {
 func (d *DeadLetters) Counted() callbacks.DeadLetters { return *d.counted.Load() }
 
 // Replay sends the dead letters with these ids to their topics again and deletes them, in the
-// order of lanes and ages. It calls told with the outcome of each. The consumers then handle
-// them like new replies, so that each counts at most once.
+// order of lanes and ages. It calls told with the outcome of each whose topic can be read. The
+// consumers then handle them like new replies, so that each counts at most once.
 //
 // The copy has an id of its own, since duplicate detection drops a message whose id it knows.
 // It is the same for each replay of one dead letter, so that a replay that could not delete it
@@ -248,12 +255,14 @@ func (d *DeadLetters) Replay(ctx context.Context, ids []string, told func(id str
 	})
 }
 
-// Purge deletes the dead letters with these ids. It calls told with the outcome of each.
+// Purge deletes the dead letters with these ids. It calls told with the outcome of each whose
+// topic can be read.
 func (d *DeadLetters) Purge(ctx context.Context, ids []string, told func(id string, err error)) error {
 	return d.handle(ctx, ids, told, func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error { return nil })
 }
 
-// handle deletes the dead letters with these ids for which do succeeds.
+// handle deletes the dead letters with these ids for which do succeeds. A topic that cannot be
+// read does not keep it from the others.
 func (d *DeadLetters) handle(ctx context.Context, ids []string, told func(string, error),
 	do func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error,
 ) error {
@@ -270,15 +279,18 @@ func (d *DeadLetters) handle(ctx context.Context, ids []string, told func(string
 		}
 		wanted[l][number] = id
 	}
+	var failed error
 	for lane := range d.lanes {
 		if len(wanted[lane]) == 0 {
 			continue
 		}
 		if err := d.handleLane(ctx, &d.lanes[lane], wanted[lane], told, do); err != nil {
-			return err
+			if failed = errors.Join(failed, err); d.lost(ctx) {
+				break
+			}
 		}
 	}
-	return nil
+	return failed
 }
 
 // handleLane receives the dead letters of a lane until it has seen all that are wanted. It

@@ -249,6 +249,52 @@ func TestDeadLetters_AreCountedAfterTheTopicIsBack(t *testing.T) {
 	}
 }
 
+// TestDeadLetters_OfOtherTopics: a topic that cannot be read hides no letters of the topics after
+// it, unless the bus cannot be reached.
+func TestDeadLetters_OfOtherTopics(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.bury(t, 0, "one")
+	m.bury(t, 1, "two", "three")
+	all := m.ids(t)
+	m.peer.SetHooks(fakeservicebus.Hooks{OnAttach: func(address string) *fakeservicebus.Refusal {
+		if strings.Contains(address, "global-bus-replies-p0") {
+			return &fakeservicebus.Refusal{Condition: fakeservicebus.EntityDisabled, Description: "Disabled."}
+		}
+		return nil
+	}})
+	again, err := servicebus.NewDeadLetters(servicebus.ReplyTopics{ // Its links are not open yet.
+		Namespace: servicebus.Namespace{Connection: m.peer.ConnectionString()}, Lanes: 2,
+		Prefix: "global-bus-replies-p", Subscription: "lucius-invoker",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = again.Close(context.WithoutCancel(t.Context())) })
+	listed := func() (list []string) {
+		for letter, err := range again.All(t.Context()) {
+			if err != nil {
+				list = append(list, err.Error()[:len("the dead letters of global-bus-replies-p0")])
+			} else {
+				list = append(list, letter.ID)
+			}
+		}
+		return list
+	}
+	if diff := cmp.Diff([]string{"the dead letters of global-bus-replies-p0", all[1], all[2]}, listed()); diff != "" {
+		t.Errorf("listed (-want +got):\n%s", diff)
+	}
+	handled := map[string]error{}
+	err = again.Replay(t.Context(), all, func(id string, err error) { handled[id] = err })
+	if diff := cmp.Diff(map[string]error{all[1]: nil, all[2]: nil}, handled); diff != "" || err == nil || !strings.Contains(err.Error(), "replies-p0") {
+		t.Errorf("handled (-want +got):\n%s\n%v", diff, err)
+	}
+	m.peer.Stop()
+	if diff := cmp.Diff([]string{"the dead letters of global-bus-replies-p0"}, listed()); diff != "" {
+		t.Errorf("listed without the bus (-want +got):\n%s", diff)
+	}
+}
+
 // TestDeadLetters_StopWithTheirCaller: an interrupted command handles no further letters.
 func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	t.Parallel()
