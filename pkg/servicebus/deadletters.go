@@ -155,7 +155,7 @@ func (d *DeadLetters) peek(ctx context.Context, lane int) iter.Seq2[DeadLetter, 
 				letter := DeadLetter{
 					ID: strconv.Itoa(lane) + "-" + strconv.FormatInt(valueOf(m.SequenceNumber), 10), Topic: l.topic, MessageID: m.MessageID,
 					Reason: valueOf(m.DeadLetterReason), Description: valueOf(m.DeadLetterErrorDescription),
-					SentAt: valueOf(m.EnqueuedTime), Body: m.Body,
+					SentAt: valueOf(m.EnqueuedTime), Body: bodyOf(m),
 				}
 				if !yield(letter, nil) {
 					return
@@ -235,6 +235,10 @@ func (d *DeadLetters) Counted() callbacks.DeadLetters { return *d.counted.Load()
 func (d *DeadLetters) Replay(ctx context.Context, ids []string, told func(id string, err error)) error {
 	senders := map[*deadLane]*azservicebus.Sender{} // They are closed with the connection.
 	return d.handle(ctx, ids, told, func(ctx context.Context, l *deadLane, m *azservicebus.ReceivedMessage) error {
+		again := m.Message()
+		if again.Body = bodyOf(m); len(again.Body) == 0 {
+			return errors.New("its body is neither data nor text, so it cannot be sent again: purge it")
+		}
 		if senders[l] == nil {
 			sender, err := d.bus.client.NewSender(l.topic, nil)
 			if err != nil {
@@ -242,7 +246,6 @@ func (d *DeadLetters) Replay(ctx context.Context, ids []string, told func(id str
 			}
 			senders[l] = sender
 		}
-		again := m.Message()
 		again.ApplicationProperties = map[string]any{}
 		for name, value := range m.ApplicationProperties {
 			if name != "DeadLetterReason" && name != "DeadLetterErrorDescription" {

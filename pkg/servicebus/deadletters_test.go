@@ -171,6 +171,48 @@ func TestDeadLetters_AreReplayed(t *testing.T) {
 	m.outcomes(t, m.Replay, []string{all[1]}, map[string]string{all[1]: servicebus.ErrNoDeadLetter.Error()}, all[0], all[2])
 }
 
+// TestDeadLetters_OfOtherBodies: a copy has the whole body of a reply whose body is text, or data
+// in several sections. A reply with another body stays.
+func TestDeadLetters_OfOtherBodies(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	bodies := []azservicebus.AMQPAnnotatedMessageBody{{Value: "text"}, {Data: [][]byte{[]byte("in "), []byte("two")}}, {Value: int64(1)}}
+	sender, err := m.client.NewSender("global-bus-replies-p0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver, err := m.client.NewReceiverForSubscription("global-bus-replies-p0", "lucius-invoker", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range bodies {
+		if err := sender.SendAMQPAnnotatedMessage(t.Context(), &azservicebus.AMQPAnnotatedMessage{Body: body}, nil); err != nil {
+			t.Fatal(err)
+		}
+		got, err := receiver.ReceiveMessages(t.Context(), 1, nil)
+		if err != nil || len(got) != 1 || receiver.DeadLetterMessage(t.Context(), got[0], nil) != nil {
+			t.Fatalf("%d messages: %v", len(got), err)
+		}
+	}
+	if err := receiver.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	var shown []string
+	for letter, err := range m.All(t.Context()) {
+		shown = append(shown, fmt.Sprint(string(letter.Body), err))
+	}
+	if diff := cmp.Diff([]string{"text<nil>", "in two<nil>", "<nil>"}, shown); diff != "" {
+		t.Errorf("bodies (-want +got):\n%s", diff)
+	}
+	all := m.ids(t)
+	m.outcomes(t, m.Replay, all, map[string]string{
+		all[0]: "<nil>", all[1]: "<nil>", all[2]: "its body is neither data nor text, so it cannot be sent again: purge it",
+	}, all[2])
+	if live := m.live(); len(live) != 2 || string(live[0].Body) != "text" || string(live[1].Body) != "in two" {
+		t.Errorf("on the topic are %+v", live)
+	}
+}
+
 // TestDeadLetters_ArePurged purges by id, or all of them.
 func TestDeadLetters_ArePurged(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -78,6 +80,18 @@ func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 		JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: c.Event(), RequestID: messageID,
 		EveryTenant: func(string) bool { return true }, // The reply topics are not divided by tenant.
 	}}, err
+}
+
+// bodyOf returns the body of a message: its data, or text, which JMS clients send. It is nil if
+// the message has neither. The SDK sets Body only if the data is one section.
+func bodyOf(m *azservicebus.ReceivedMessage) []byte {
+	if m.Body != nil || m.RawAMQPMessage == nil {
+		return m.Body
+	}
+	if text, ok := m.RawAMQPMessage.Body.Value.(string); ok {
+		return []byte(text)
+	}
+	return bytes.Join(m.RawAMQPMessage.Body.Data, nil)
 }
 
 // decode decodes a JSON object; the error says what is wrong with it.

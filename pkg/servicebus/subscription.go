@@ -212,7 +212,7 @@ func (s *subscription) pause(ctx context.Context, failures int) {
 // handle applies one delivery and settles it according to the result, after the
 // commit if there is one.
 func (s *subscription) handle(ctx context.Context, m *azservicebus.ReceivedMessage) Delivery {
-	parsed, err := parseReply(m.Body, s.cfg.MaxBytes, m.MessageID)
+	parsed, err := parseReply(bodyOf(m), s.cfg.MaxBytes, m.MessageID)
 	d := Delivery{Type: parsed.kind, UnknownFields: parsed.unknown}
 	if unreadable, ok := errors.AsType[*apierror.Error](err); ok { // Its code may be outside the wire contract.
 		d.Outcome = s.deadLetter(ctx, m, unreadable)

@@ -156,6 +156,25 @@ func TestWire_RepliesAreSettledOnceTheLedgerHasThem(t *testing.T) {
 	w.empty()
 }
 
+// The body of a reply may be text, as JMS clients send it, or data in several sections.
+func TestWire_RepliesWithOtherBodies(t *testing.T) {
+	t.Parallel()
+	w := replies(t, namespaceOnWire(t, nil))
+	text := replyBody("ACK", "s")
+	for body, outcome := range map[*azservicebus.AMQPAnnotatedMessageBody]servicebus.DeliveryOutcome{
+		{Value: text}: servicebus.ReplyApplied,
+		{Data: [][]byte{[]byte(text[:9]), []byte(text[9:])}}: servicebus.ReplyApplied,
+		{Value: int64(1)}: servicebus.ReplyDeadLettered,
+	} {
+		if err := w.sender.SendAMQPAnnotatedMessage(waittest.Context(t), &azservicebus.AMQPAnnotatedMessage{Body: *body}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if d := waittest.Receive(t, "the delivery", w.deliveries); d.Outcome != outcome {
+			t.Errorf("%+v is %s, want %s", body, d.Outcome, outcome)
+		}
+	}
+}
+
 // An unreadable reply is dead-lettered with its reason; a stale one is completed.
 func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 	t.Parallel()
