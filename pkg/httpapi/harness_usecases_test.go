@@ -53,7 +53,7 @@ func refresh(ctx context.Context, gate *admission.Gate) {
 	for ticks := time.Tick(time.Second); ; {
 		select {
 		case <-ticks:
-			_ = gate.Refresh(ctx)
+			_ = gate.Refresh(context.WithValue(ctx, uncounted{}, true))
 		case <-ctx.Done():
 			return
 		}
