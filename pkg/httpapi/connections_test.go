@@ -23,11 +23,23 @@ import (
 // crowded serves the handler on at most limit connections until the test ends.
 func crowded(t *testing.T, limit int, handler http.HandlerFunc) (address string) {
 	t.Helper()
+	return crowdedWith(t, limit, handler, func() {})
+}
+
+// crowdedWith is crowded for a test that is told whenever a connection has become idle.
+func crowdedWith(t *testing.T, limit int, handler http.HandlerFunc, idle func()) (address string) {
+	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	musttest.NoError(t, err)
 	server := httpapi.NewHTTPServer(handler, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	limited := httpapi.LimitConnections(server, listener, limit)
+	record := server.ConnState
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if record(conn, state); state == http.StateIdle {
+			idle()
+		}
+	}
 	go func() { ended <- server.Serve(limited) }()
 	t.Cleanup(func() {
 		if err := errors.Join(server.Close(), <-ended); !errors.Is(err, http.ErrServerClosed) {
@@ -86,11 +98,14 @@ func expectEnd(t *testing.T, conn net.Conn) {
 
 func TestANewConnectionReplacesTheOneIdleLongest(t *testing.T) {
 	t.Parallel()
-	address := crowded(t, 2, func(http.ResponseWriter, *http.Request) {})
+	idle := make(chan struct{}, 10)
+	address := crowdedWith(t, 2, func(http.ResponseWriter, *http.Request) {}, func() { idle <- struct{}{} })
 	silent, second := connect(t, address), connect(t, address)
 	get(t, second)
+	<-idle // The answer arrives before that.
 	third := connect(t, address)
 	get(t, third)
+	<-idle
 	expectEnd(t, silent)
 	fourth := connect(t, address)
 	get(t, fourth)
