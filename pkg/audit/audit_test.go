@@ -104,7 +104,13 @@ func text(s string) tablestore.Value { return tablestore.String(s) }
 // damages are changes that no part of the program may make, each with the invariant
 // that must notice it.
 var damages = map[string]damage{
-	"a JOB row is lost":          {rule: audit.Accepted, do: func(f *fixture) { f.drop(f.key("running", "JOB")) }},
+	"a JOB row is lost":   {rule: audit.Accepted, do: func(f *fixture) { f.drop(f.key("running", "JOB")) }},
+	"the payload is lost": {rule: audit.Accepted, says: "payload", do: func(f *fixture) { f.drop(f.key("running", "COMMAND")) }},
+	"the outbox row of a step that has ended is lost": {rule: audit.Accepted, says: "outbox", do: func(f *fixture) {
+		f.drop(f.key("done", "OUTBOX:0000:000001"))
+		f.drop(f.key("done", "ITEM:0000:000001")) // None on Service Bus.
+	}},
+	"the last step is lost":      {rule: audit.Accepted, says: "has step step1", do: func(f *fixture) { f.drop(f.key("done", "STEP:0001:step1")) }},
 	"all rows of a job are lost": {rule: audit.Accepted, do: loseQueued},
 	// Here an accept may have crashed after its claim.
 	"all rows of a job are lost, batch by batch": {rule: audit.Accepted, late: true, split: true, wait: time.Hour, do: loseQueued},

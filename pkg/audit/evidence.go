@@ -58,6 +58,7 @@ type Evidence struct {
 	changes    []change
 	beats      []statemachine.ItemEvent // Heartbeats of work items, which are not part of the changes.
 	directives map[string][]byte        // By step and attempt, such as 0000:000001.
+	payload    bool                     // Its COMMAND row is there.
 	webhooks   []columns
 	unreadable []string
 	// outside holds those of the rows in other partitions that exist: see wants.
@@ -74,6 +75,8 @@ func gather(jobID string, rows []tablestore.Row) *Evidence {
 		case "JOB":
 			job := ReadJob(p)
 			e.Job = &job
+		case "COMMAND":
+			e.payload = true
 		case "STEP":
 			e.Steps = append(e.Steps, ReadStep(p))
 		case "OUTBOX":

@@ -40,6 +40,9 @@ func (e *Evidence) judge(o *Options) []Finding {
 	case e.Job.Tombstone || len(e.unreadable) > 0:
 		return j.findings
 	}
+	if !j.payload {
+		j.violate(Accepted, "its payload is missing")
+	}
 	slices.SortFunc(j.changes, func(a, b change) int { return int(a.rev - b.rev) })
 	slices.SortFunc(j.Steps, func(a, b StepRow) int { return a.Index - b.Index })
 	j.judgeRejected()
@@ -107,7 +110,7 @@ func (j *judge) judgeRejected() {
 }
 
 // judgeJournal replays the history: it begins at 1, has no gap, takes only listed
-// edges, never leaves a terminal state, and ends in the states of the rows.
+// edges, never leaves a terminal state, ends in the states of the rows, and has a row for each object.
 func (j *judge) judgeJournal() {
 	states, operations := map[string]string{}, map[string]bool{}
 	var last time.Time
@@ -135,6 +138,7 @@ func (j *judge) judgeJournal() {
 		if states[name] != state {
 			j.violate(Journal, "%s is %s and its history ends in %q", name, state, states[name])
 		}
+		delete(states, name)
 	}
 	compare("job", j.Job.State)
 	for i := range j.Steps {
@@ -144,6 +148,9 @@ func (j *judge) judgeJournal() {
 	}
 	for i := range j.Outbox {
 		compare("outbox "+j.Outbox[i].ID, j.Outbox[i].State)
+	}
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		j.violate(Accepted, "its history has %s, whose row is missing", name)
 	}
 }
 
