@@ -130,5 +130,11 @@ func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
 	if _, err := file.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("write to the archive: %w", err)
 	}
-	return file.Sync()
+	if err := file.Sync(); err != nil || info.Size() > 0 {
+		return err
+	}
+	if dir, err := os.Open(a.dir); err == nil { // The file is new: its name must be durable, too. Not every system can sync a folder.
+		_, _ = dir.Sync(), dir.Close()
+	}
+	return nil
 }
