@@ -49,6 +49,28 @@ func TestAudit_KnowsThatClocksDiffer(t *testing.T) {
 	})
 }
 
+// A key that named a second job under a shorter TTL is no violation of a longer one.
+func TestAudit_KnowsThatKeysWereKeptForLessTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, false)
+		first, late := f.jobs["done"], 0
+		time.Sleep(keyTTL + time.Hour)
+		f.accept("done")
+		for _, finding := range f.audit(audit.Options{KeyTTL: 3 * keyTTL}).Findings {
+			switch {
+			case !finding.Late:
+				t.Error(finding)
+			case finding.Invariant == audit.Key && finding.JobID == first:
+				late++
+			}
+		}
+		if late != 1 {
+			t.Errorf("%d findings say that the key names another job, want 1", late)
+		}
+	})
+}
+
 func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

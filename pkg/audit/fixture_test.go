@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -235,7 +236,7 @@ func (f *fixture) set(key tablestore.Key, name string, value tablestore.Value) {
 // audit audits the fixture.
 func (f *fixture) audit(o audit.Options) *audit.Report {
 	f.t.Helper()
-	o.Tables, o.KeyTTL, o.Retention = tables, keyTTL, retention
+	o.Tables, o.KeyTTL, o.Retention = tables, cmp.Or(o.KeyTTL, keyTTL), retention
 	report, err := audit.Run(f.t.Context(), audit.Config{Store: f.store.(audit.Store), Options: o})
 	if err != nil {
 		f.t.Fatal(err)
