@@ -179,6 +179,11 @@ var damages = map[string]damage{
 		place := f.ledger.Row(key).Properties.Get("place").String()
 		f.set(key, "place", text(strings.Replace(place, `"seq":1`, `"seq":3`, 1)))
 	}},
+	"a job ended after the next of its line had begun": {rule: audit.Lines, says: "set back", do: func(f *fixture) {
+		f.line()
+		f.change("first", statemachine.Cancel{})
+		f.set(f.key("first", "JOB"), "completed_at", tablestore.Time(time.Now().Add(time.Minute)))
+	}},
 	"the job of a place never came": {rule: audit.Lines, late: true, says: "it has a place", wait: time.Hour, do: func(f *fixture) {
 		f.line()
 		f.set(f.place(2), "job_id", text("00000000-0000-7000-8000-000000000000"))
@@ -234,7 +239,7 @@ var damages = map[string]damage{
 	"a change is not readable": {rule: audit.Readable, do: func(f *fixture) {
 		f.journal("done", 3, `[{`)
 	}},
-	"a change is a minute earlier than the one before": {rule: audit.Journal, says: "before the one before it", do: func(f *fixture) {
+	"a change is a minute earlier than the one before": {rule: audit.Journal, late: true, says: "before the one before it", do: func(f *fixture) {
 		f.backdate("done", time.Minute)
 	}},
 	"two changes are one operation": {rule: audit.Journal, do: func(f *fixture) {

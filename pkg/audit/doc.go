@@ -20,7 +20,8 @@
 // "lucius audit" use them.
 //
 // A finding is either a violation, which no crash or delay explains, or late: work left by
-// a crash is legal while something will do it, and late when it is long overdue. In a store
+// a crash is legal while something will do it, and late when it is long overdue. What a clock
+// that was set back, or a TTL of keys that was shorter, explains is late, too. In a store
 // that is in use, the rows of a job are not read at one instant, so a finding counts only
 // if it persists when the job is read again.
 //

@@ -44,7 +44,7 @@ var Invariants = []Invariant{
 // Finding is one broken rule.
 type Finding struct {
 	Invariant Invariant
-	Late      bool   // The work is only overdue; otherwise it is a violation.
+	Late      bool   // Work is only overdue, or a change of a clock or a setting explains it; otherwise it is a violation.
 	JobID     string // Empty if it is about no job.
 	Detail    string
 }

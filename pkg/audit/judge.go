@@ -82,7 +82,7 @@ func (j *judge) violate(rule Invariant, format string, args ...any) {
 	j.findings = append(j.findings, Finding{Invariant: rule, JobID: j.JobID, Detail: fmt.Sprintf(format, args...)})
 }
 
-// late adds work that is overdue.
+// late adds work that is overdue, or what a change of a clock or a setting explains.
 func (j *judge) late(rule Invariant, format string, args ...any) {
 	j.findings = append(j.findings, Finding{Invariant: rule, Late: true, JobID: j.JobID, Detail: fmt.Sprintf(format, args...)})
 }
@@ -123,7 +123,7 @@ func (j *judge) judgeJournal() {
 			j.violate(Journal, "change %d was made by operation %q, which is missing or used twice", c.rev, c.operation)
 		}
 		if c.at.Add(j.o.Clocks).Before(last) { // Another process may have made it, whose clock differs.
-			j.violate(Journal, "change %d is of %s, before the one before it", c.rev, stamp(c.at))
+			j.late(Journal, "change %d is of %s, before the one before it, as after a clock was set back", c.rev, stamp(c.at))
 		}
 		operations[c.operation], last = true, c.at
 		for _, m := range c.moves {

@@ -83,7 +83,7 @@ func (a *auditor) order() {
 func (a *auditor) suspectTurn(line string, first, next turn) {
 	ended := "has not ended"
 	if !first.ended.IsZero() {
-		ended = "ended at " + stamp(first.ended)
+		ended = "ended at " + stamp(first.ended) + " (if no clock was set back)"
 	}
 	found := []Finding{{Invariant: Lines, JobID: next.jobID, Detail: fmt.Sprintf("it began at %s, and job %s before it in line %s %s",
 		stamp(next.began), first.jobID, line, ended)}}
