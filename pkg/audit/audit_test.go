@@ -111,6 +111,19 @@ func TestAudit_RefusesAStoreWithoutSettings(t *testing.T) {
 	}
 }
 
+// Rows of another format would look damaged.
+func TestAudit_RefusesRowsOfAnotherFormat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, true)
+		f.set(tablestore.Key{Table: tables.Schedule, Partition: "meta", Row: "settings"}, "format", tablestore.Int(7))
+		_, err := audit.Run(t.Context(), audit.Config{Store: f.store.(audit.Store), Options: audit.Options{Tables: tables}})
+		if err == nil || !strings.Contains(err.Error(), "format 7, and this program reads 1") {
+			t.Errorf("rows of another format: %v", err)
+		}
+	})
+}
+
 // damage is one change to the fixture, and the finding that it must cause.
 type damage struct {
 	rule  audit.Invariant

@@ -105,6 +105,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if a.o.Shards == 0 {
 		return nil, fmt.Errorf("%w: the table %s has none", ErrNoSettings, a.o.Tables.Schedule)
 	}
+	if err := tablestore.CheckRowFormat(int(settings.Properties.Get("format").Int())); a.o.Split && err != nil {
+		return nil, err
+	}
 	if err := a.jobs(ctx); err != nil {
 		return nil, err
 	}

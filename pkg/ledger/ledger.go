@@ -236,6 +236,7 @@ func (l *Ledger) operation(ctx context.Context) context.Context {
 
 // settings are shared by all processes on one store.
 type settings struct {
+	Format      int    `column:"format"` // see [tablestore.RowFormat]
 	Shards      int    `column:"shards"`
 	ReadyShards int    `column:"ready_shards"`
 	Layout      string `column:"layout"`     // "table" with a projector, else ""
@@ -244,10 +245,12 @@ type settings struct {
 
 var settingsCodec = tablestore.NewCodec[settings]()
 
-// adoptSettings takes the numbers of shards from the store, and checks its layout.
+// adoptSettings takes the numbers of shards from the store, and checks its layout and the format of its rows.
 // The first process on a store writes its own settings.
 func (l *Ledger) adoptSettings(ctx context.Context) error {
-	own := settings{Shards: l.cfg.Shards, ReadyShards: l.cfg.ReadyShards, ListsLive: l.atomic != nil && l.cfg.Shared}
+	own := settings{
+		Format: tablestore.RowFormat, Shards: l.cfg.Shards, ReadyShards: l.cfg.ReadyShards, ListsLive: l.atomic != nil && l.cfg.Shared,
+	}
 	if l.cfg.Projector != nil {
 		own.Layout = "table"
 	}
@@ -267,6 +270,9 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 	}
 	var kept settings
 	if err := settingsCodec.Decode(&row, &kept); err != nil {
+		return err
+	}
+	if err := tablestore.CheckRowFormat(kept.Format); l.atomic == nil && err != nil {
 		return err
 	}
 	if kept.Shards < 1 || kept.ReadyShards < 1 {

@@ -62,24 +62,38 @@ func TestRows_AVersionTooNewIsRefused(t *testing.T) {
 }
 
 // The settings are the first row of a store that a ledger reads.
-func TestOpen_RefusesASchemaTooNew(t *testing.T) {
+func TestOpen_RefusesRowsOfAnotherVersion(t *testing.T) {
 	t.Parallel()
-	store := ledgertest.Atomic()
-	cfg := ledger.Config{Store: store, Bus: statemachine.BusQueue}
-	if _, err := ledger.Open(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	key := tablestore.Key{Table: "luciusschedule", Partition: "meta", Row: "settings"}
-	row, err := store.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	later := append(tablestore.Properties{{Name: "v", Value: tablestore.Int(99)}}, row.Properties[1:]...)
-	if _, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: later}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ledger.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "schema version 99 is newer") {
-		t.Errorf("opened with %v", err)
+	for says, other := range map[string]struct {
+		store  tablestore.Store
+		column tablestore.Property
+	}{
+		"schema version 99 is newer":                   {ledgertest.Atomic(), tablestore.Property{Name: "v", Value: tablestore.Int(99)}},
+		"rows have format 0, and this program reads 1": {ledgertest.Split(), tablestore.Property{Name: "format"}},
+	} {
+		cfg := ledger.Config{Store: other.store, Bus: statemachine.BusQueue}
+		if _, err := ledger.Open(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		row, err := other.store.Get(t.Context(), tablestore.Key{Table: "luciusschedule", Partition: "meta", Row: "settings"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		op := tablestore.Op{Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag}
+		for _, p := range row.Properties {
+			if p.Name != other.column.Name {
+				op.Properties = append(op.Properties, p)
+			}
+		}
+		if other.column.Value != (tablestore.Value{}) {
+			op.Properties = append(op.Properties, other.column)
+		}
+		if _, err := other.store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ledger.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("opened with %v, want %q", err, says)
+		}
 	}
 }
 

@@ -18,6 +18,19 @@ const schemaVersion = 1
 
 const columnVersion = "v"
 
+// RowFormat is the version of the rows of a store that has no version of its own: one that is not an [AtomicStore]. It
+// rises with each change of rows that programs before it cannot read, as the layout of package pebblestore does.
+const RowFormat = 1
+
+// CheckRowFormat returns an error for rows of another format than RowFormat.
+func CheckRowFormat(format int) error {
+	if format == RowFormat {
+		return nil
+	}
+	return fmt.Errorf("the store's rows have format %d, and this program reads %d: use the version that wrote them, or new tables",
+		format, RowFormat)
+}
+
 // Codec stores a T as a row. Each field with a tag such as `column:"job_id"` is a
 // column, also in structs within T and in those that its pointers lead to, which must be
 // set. The field's type says how it is stored:

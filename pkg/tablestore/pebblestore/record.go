@@ -18,7 +18,7 @@ const divider = 0
 // rowVersion is the first byte of every stored row.
 const rowVersion = 1
 
-// layoutVersion is the version of the layout of keys and rows.
+// layoutVersion is the version of the layout of keys and rows. It rises with [tablestore.RowFormat], too.
 const layoutVersion = 6
 
 // ErrLayout is wrapped in the error for a store with rows of another layout.
