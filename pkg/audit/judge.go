@@ -411,7 +411,7 @@ func (j *judge) judgeOutside() {
 	if owner := record.Get("job_id").String(); owner == "" && j.Job.Occurrence.ScheduleID != "" && j.Job.Terminal() {
 		return // The history of its schedule was trimmed.
 	} else if made := record.Get("created_at").Time(); j.Job.Terminal() && owner != "" && owner != j.JobID && made.After(j.Job.Completed) {
-		j.late(Key, "its idempotency key names job %q, accepted at %s, after its end: keys were kept for less time then", owner, stamp(made))
+		j.late(Key, "its idempotency key names job %q, accepted at %s, after its end: keys were kept less long then", owner, stamp(made))
 	} else if owner != j.JobID {
 		j.violate(Key, "its idempotency key names job %q", owner)
 	} else if record.Get("idempotency_hash").String() != j.Job.Hash && j.Job.Occurrence.ScheduleID == "" {
