@@ -88,6 +88,19 @@ func (p *program) listDeadLetters(ctx context.Context, letters *servicebus.DeadL
 	return errors.Join(p.say("dead letters: %d\n", count), unread)
 }
 
+// allDeadLetters returns the ids of all dead letters, and the error of the topics that cannot be
+// read.
+func allDeadLetters(ctx context.Context, letters *servicebus.DeadLetters) (ids []string, unread error) {
+	for letter, err := range letters.All(ctx) {
+		if err != nil {
+			unread = errors.Join(unread, err)
+			continue
+		}
+		ids = append(ids, letter.ID)
+	}
+	return ids, unread
+}
+
 // deadLettersHandle returns a command that replays or purges dead letters.
 func (p *program) deadLettersHandle(verb, short string,
 	handle func(letters *servicebus.DeadLetters, ctx context.Context, ids []string, told func(id string, err error)) error,
@@ -100,13 +113,7 @@ func (p *program) deadLettersHandle(verb, short string,
 			}
 			var unread error
 			if all {
-				for letter, err := range letters.All(ctx) {
-					if err != nil {
-						unread = errors.Join(unread, err)
-						continue
-					}
-					ids = append(ids, letter.ID)
-				}
+				ids, unread = allDeadLetters(ctx, letters)
 			}
 			if unread != nil && (len(ids) == 0 || ctx.Err() != nil) {
 				return unread
