@@ -201,14 +201,10 @@ func TestSubscription_ReceivesSinglyAfterAReplyThatCannotBeDecoded(t *testing.T)
 			return nil, ctx.Err()
 		}
 		c := consume(t, from, &useCase{})
-		pass(10 * time.Minute)
-		want := append([]int{16}, slices.Repeat([]int{1}, 20)...)
+		pass(10*time.Minute + time.Second)
+		want := append(append([]int{16}, slices.Repeat([]int{1}, 20)...), 16)
 		if diff := cmp.Diff(want, from.asked); diff != "" || len(c.Down()) > 0 {
 			t.Errorf("down %v, it asked for (-want +got):\n%s", c.Down(), diff)
-		}
-		pass(30 * time.Second)
-		if last := from.asked[len(from.asked)-1]; last != 16 {
-			t.Errorf("at last it asked for %d, want 16", last)
 		}
 	})
 }
