@@ -17,6 +17,8 @@ type limiter struct {
 	// refusal is the problem of a request for which there is no room; nil if it waits for room
 	// instead, after those of the same caller that came before it.
 	refusal *apierror.Error
+	// late is the problem of a request that has waited for the longest turn, nil if it waits as long as it takes.
+	late *apierror.Error
 
 	mu      sync.Mutex              // Guards callers, and their numbers of requests.
 	callers map[string]*callerShare // invariant: callers[c].requests > 0
@@ -58,14 +60,25 @@ func (l *limiter) acquire(ctx context.Context, caller string, weight int64) (rel
 	}, nil
 }
 
+// longestTurn is how long a request waits at most for its turn in its caller's share, and again in the
+// total: after more, the deadline of its connection could end it without an answer.
+const longestTurn = MaxWait / 2
+
 // take takes from the room: at once, or it refuses, if the limiter has a refusal; otherwise as
-// soon as there is enough.
+// soon as there is enough, unless that is too late.
 func (l *limiter) take(ctx context.Context, room *semaphore.Weighted, weight int64) error {
 	switch {
-	case l.refusal == nil && room.Acquire(ctx, weight) != nil:
-		return context.Cause(ctx)
-	case l.refusal != nil && !room.TryAcquire(weight):
+	case room.TryAcquire(weight):
+		return nil
+	case l.refusal != nil:
 		return l.refusal
+	case l.late != nil:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, longestTurn, l.late)
+		defer cancel()
+	}
+	if room.Acquire(ctx, weight) != nil {
+		return context.Cause(ctx)
 	}
 	return nil
 }

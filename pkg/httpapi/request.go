@@ -57,16 +57,12 @@ const treeBytes = 128
 // reserveTree waits until decoding the text fits into what all requests may decode: a
 // tree of many tiny values is 50 times as large as its text. The caller calls release when the
 // tree is no longer used, and does not wait for the store before that. It returns an error if
-// the client has disconnected, or if the wait is longer than [MaxWait]: later, the deadline of
-// the connection could end the request without an answer.
+// the client has disconnected, or if the wait is too long.
 func (e *endpoints) reserveTree(ctx context.Context, text []byte) (release func(), err error) {
 	weight := int64(2 * len(text))
 	for _, structural := range []byte(",:[{") {
 		weight += treeBytes * int64(bytes.Count(text, []byte{structural}))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, MaxWait, apierror.Newf(apierror.RateLimited,
-		"The caller's bodies did not get their turn to be decoded within %s.", MaxWait))
-	defer cancel()
 	return e.trees.acquire(ctx, auth.CallerOf(ctx).Name(), weight)
 }
 

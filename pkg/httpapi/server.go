@@ -98,6 +98,7 @@ func New(config Config) (*Server, error) {
 		trees: newLimiter(maxTrees, nil), reads: newLimiter(maxReads, nil),
 		transfers: transfers{open: map[*requestState]direction{}}, ended: make(chan struct{}),
 	}
+	s.trees.late = apierror.Newf(apierror.RateLimited, "The caller's bodies did not get their turn to be decoded.")
 	guard := newGuard(config, s.respond)
 	s.router.Use(guard.middleware)
 	handlers := &endpoints{
