@@ -170,7 +170,7 @@ type request struct {
 	live   bool // It is rendered for a stream.
 	fresh  bool // Of a live page that knows when it changes: it may have changed.
 	memo   *memo
-	own    *memo // that of its feed, empty if it is none
+	own    *memo // It keeps answers about one object: the feed's if the request is live, else one that goes with it.
 }
 
 // May reports whether the user has the role for the tenant; the empty tenant means all.

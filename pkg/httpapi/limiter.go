@@ -17,7 +17,7 @@ type limiter struct {
 	// refusal is the problem of a request for which there is no room; nil if it waits for room
 	// instead, after those of the same caller that came before it.
 	refusal *apierror.Error
-	// late is the problem of a request that has waited for the longest turn, nil if it waits as long as it takes.
+	// late is the problem of a request that has waited for [longestTurn]; nil if the wait has no bound.
 	late *apierror.Error
 
 	mu      sync.Mutex              // Guards callers, and their numbers of requests.
@@ -60,8 +60,8 @@ func (l *limiter) acquire(ctx context.Context, caller string, weight int64) (rel
 	}, nil
 }
 
-// longestTurn is how long a request waits at most for its turn in its caller's share, and again in the
-// total: after more, the deadline of its connection could end it without an answer.
+// longestTurn is how long a request waits at most for room in its caller's share, and as long again for
+// room in the total. A longer wait could meet the write deadline of the connection, and end without an answer.
 const longestTurn = MaxWait / 2
 
 // take takes from the room: at once, or it refuses, if the limiter has a refusal; otherwise as

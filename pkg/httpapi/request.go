@@ -204,7 +204,7 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request) ([]byte,
 // forms before it knows the caller, so a host has a share instead.
 func (s *Server) reserveForm(state *requestState, r *http.Request) (err error) {
 	if r.Method != http.MethodPost {
-		r.Body = http.NoBody // A page takes none, and FormValue would read it.
+		r.Body = http.NoBody // Only a POST sends a form. FormValue would read any other body without a bound.
 		return nil
 	}
 	size := min(r.ContentLength, maxForm)

@@ -132,9 +132,9 @@ func (s *subscription) unreadable(ctx context.Context, err error) {
 // counts as readable: longer than the SDK tries to connect.
 const quiet = 30 * time.Second
 
-// suspicion is how long replies are received one at a time after some could not be decoded:
-// twice the longest lock duration of the bus, which then redelivers them. All that are received
-// with such a reply are lost, and would be dead-lettered with it.
+// suspicion is how long replies are received one at a time after one could not be decoded. The SDK
+// returns none of those that it received with it: they stay locked, at most for 5 minutes, and the bus
+// would dead-letter them with it after ten deliveries. Twice that time covers its next delivery.
 const suspicion = 10 * time.Minute
 
 // errUndecodable is returned for messages that the SDK cannot decode.
