@@ -150,6 +150,10 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 	}
 	s.t.Cleanup(func() {
 		p.kill()
+		if s.t.Failed() {
+			ending := p.ending()
+			s.t.Logf("a server ended with %s", ending[max(0, len(ending)-4000):])
+		}
 		expectFields(s.t, p.said.String())
 	})
 	lines := bufio.NewReader(out)
