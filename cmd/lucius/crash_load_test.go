@@ -180,12 +180,13 @@ func (l *load) await(name, id string) {
 	l.t.Helper()
 	wait := "5s"
 	waittest.Until(l.t, fmt.Sprintf("job %s of command %s succeeds", id, name), func() bool {
+		asked := time.Now()
 		response, err := l.site.client.GetJobWithResponse(l.t.Context(), id, &api.GetJobParams{Wait: &wait})
 		if err == nil && response.StatusCode() == http.StatusServiceUnavailable { // The emulator of a busy machine may be slow.
 			return false
 		}
 		if err != nil || response.JSON200 == nil {
-			l.t.Fatalf("job %s of the accepted command %s cannot be read: %v, %s", id, name, err, bodyOf(response))
+			l.t.Fatalf("job %s of the accepted command %s cannot be read after %s: %v, %s", id, name, time.Since(asked), err, bodyOf(response))
 		}
 		job := response.JSON200
 		if job.State == api.JobStateFailedFinal || job.State == api.JobStateCancelled {
