@@ -65,6 +65,7 @@ func TestIssuer_RotatesItsKeys(t *testing.T) {
 		if _, err := send(t, guarded, young.sign(t, claims(nil))); err != nil {
 			t.Errorf("the new key is not found: %v", err)
 		}
+		synctest.Wait() // The key set answers with the keys that it fetched before it keeps them.
 		caller, err := send(t, guarded, old.sign(t, claims(nil)))
 		refused(t, caller, err, auth.ErrInvalidCredential)
 	})
