@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,6 +120,7 @@ func TestAnInterruptedRunIsContinued(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	server.spoil = nil
+	server.end()
 	server.release()
 	if err := demo.Run(t.Context(), options); err != nil {
 		t.Fatal(err)
@@ -149,15 +151,17 @@ func TestARunSaysThatItWaitsForAKilledOne(t *testing.T) {
 		t.Errorf("it waits for its own workers:\n%s", out)
 	}
 	server.spoil = nil
+	server.end()
 	out.Reset()
 	held := regexp.MustCompile(`(?m)^\S+ +extract: waits until 03:04:06 for the worker of a run that was killed$`)
 	backoff := regexp.MustCompile(`(?m)^\S+ +extract: the next attempt starts at 03:04:06$`)
+	expire, release := sync.OnceFunc(server.expire), sync.OnceFunc(server.release) // The text keeps what it said once.
 	options.Out = &listener{out: out, hear: func(text string) {
 		switch {
 		case backoff.MatchString(text):
-			server.release()
+			release()
 		case held.MatchString(text):
-			server.expire()
+			expire()
 		}
 	}}
 	if err := demo.Run(t.Context(), options); err != nil {

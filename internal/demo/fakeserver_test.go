@@ -28,6 +28,8 @@ type fakeServer struct {
 	jobs    []*fakeJob
 	keys    map[string]*fakeJob
 	changed chan struct{} // is closed and replaced with each change
+	// runs are those whose workers asked for work, by the end of their names, and whether they have ended.
+	runs map[string]bool
 }
 
 // fakeJob is one job.
@@ -41,7 +43,7 @@ type fakeJob struct {
 
 func serve(t *testing.T) (*fakeServer, string) {
 	t.Helper()
-	f := &fakeServer{t: t, keys: map[string]*fakeJob{}, changed: make(chan struct{})}
+	f := &fakeServer{t: t, keys: map[string]*fakeJob{}, changed: make(chan struct{}), runs: map[string]bool{}}
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
 	return f, server.URL
@@ -126,6 +128,11 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request, request api.C
 func (f *fakeServer) take(request api.ClaimRequest) ([]api.WorkItem, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	run := request.Owner[strings.LastIndexByte(request.Owner, '-')+1:]
+	if f.runs[run] {
+		return nil, f.changed
+	}
+	f.runs[run] = false
 	var items []api.WorkItem
 	for _, job := range f.jobs {
 		open := job.State == api.JobStateDispatching || job.State == api.JobStateInProgress
@@ -184,6 +191,15 @@ func (f *fakeServer) shown(job *fakeJob) api.Job {
 	wait := &api.Waiting{Reason: reason, Until: api.NewTime(leaseEnd)}
 	shown.Steps = []api.Step{{StepID: job.CurrentStepID, Owner: job.owner, Waiting: wait}}
 	return shown
+}
+
+// end keeps the workers so far from taking items: a claim of a run that has ended may still be on its way.
+func (f *fakeServer) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for run := range f.runs {
+		f.runs[run] = true
+	}
 }
 
 // expire ends the leases of all workers: their steps wait for the next attempt.
