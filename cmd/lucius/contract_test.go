@@ -45,8 +45,8 @@ func contracted(base http.RoundTripper) http.RoundTripper {
 // headerTime is how long the server waits for the headers of a request.
 const headerTime = 10 * time.Second
 
-// unhurried is a transport that sends a GET again whose connection was closed without an answer after
-// that time. On a busy machine the process of the tests, with all their clients, may stand still for that long.
+// unhurried sends a GET again if the server closed its connection without an answer after that time. On a busy
+// machine the process of the tests may be stalled for so long before it sends the headers.
 type unhurried struct{ http.RoundTripper }
 
 func (u unhurried) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -91,6 +91,7 @@ func TestADocumentThatChangedIsANewJob(t *testing.T) {
 	if err := demo.Run(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
+	server.end()
 	put(t, options, "bread.html", "<title>Rye bread</title><p>A loaf of rye.")
 	options.Query = "rye"
 	if err := demo.Run(t.Context(), options); err != nil {
@@ -155,7 +156,7 @@ func TestARunSaysThatItWaitsForAKilledOne(t *testing.T) {
 	out.Reset()
 	held := regexp.MustCompile(`(?m)^\S+ +extract: waits until 03:04:06 for the worker of a run that was killed$`)
 	backoff := regexp.MustCompile(`(?m)^\S+ +extract: the next attempt starts at 03:04:06$`)
-	expire, release := sync.OnceFunc(server.expire), sync.OnceFunc(server.release) // The text keeps what it said once.
+	expire, release := sync.OnceFunc(server.expire), sync.OnceFunc(server.release) // Each write repeats the text so far.
 	options.Out = &listener{out: out, hear: func(text string) {
 		switch {
 		case backoff.MatchString(text):

@@ -28,7 +28,7 @@ type fakeServer struct {
 	jobs    []*fakeJob
 	keys    map[string]*fakeJob
 	changed chan struct{} // is closed and replaced with each change
-	// runs are those whose workers asked for work, by the end of their names, and whether they have ended.
+	// runs says of each run whose workers have sent a claim whether it has ended. Its id ends their names.
 	runs map[string]bool
 }
 
@@ -193,7 +193,8 @@ func (f *fakeServer) shown(job *fakeJob) api.Job {
 	return shown
 }
 
-// end keeps the workers so far from taking items: a claim of a run that has ended may still be on its way.
+// end refuses items to all runs so far. A claim of a run that has ended may still be in transit, and an item that
+// it took would stay claimed: the server has no leases that expire.
 func (f *fakeServer) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -204,7 +204,7 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request) ([]byte,
 // forms before it knows the caller, so a host has a share instead.
 func (s *Server) reserveForm(state *requestState, r *http.Request) (err error) {
 	if r.Method != http.MethodPost {
-		r.Body = http.NoBody // Only a POST sends a form. FormValue would read any other body without a bound.
+		r.Body = http.NoBody // Only POST requests carry a form. FormValue would read the body of a PUT or PATCH without a limit.
 		return nil
 	}
 	size := min(r.ContentLength, maxForm)

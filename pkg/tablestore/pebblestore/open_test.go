@@ -56,7 +56,7 @@ func occupy(t *testing.T, dir string) (leave func()) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), holdEnv+"="+dir)
-	child.Stderr = os.Stderr // Who reads the output of this process to its end waits for the other one as well.
+	child.Stderr = os.Stderr // So a parent that reads this process's output to its end also waits for the child.
 	input, err := child.StdinPipe()
 	musttest.NoError(t, err)
 	output, err := child.StdoutPipe()
